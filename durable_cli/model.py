@@ -1,0 +1,242 @@
+"""The words of durable as types: statuses, policies, and the frozen rows that every layer passes on.
+
+Moments are integers, milliseconds since 1970 in UTC (`*_at`); lengths are `*_ms`. Ids that people see are ten random
+letters (`Run.id`); `Run.row_id` is the integer that orders runs and never leaves the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+
+class Status(StrEnum):
+    """Where a run is in its life."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPENSATING = "compensating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
+
+    @property
+    def finished(self) -> bool:
+        return self in FINISHED
+
+
+FINISHED: Final = frozenset(
+    {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.COMPENSATED, Status.COMPENSATION_FAILED}
+)
+UNFINISHED: Final = frozenset(Status) - FINISHED
+
+
+class Reuse(StrEnum):
+    """May a start take the key of a finished holder?"""
+
+    AFTER_CLOSE = "after_close"
+    AFTER_FAILURE = "after_failure"
+    NEVER = "never"
+
+
+class Policy(StrEnum):
+    """What a duplicate gets (the kind; `send_event` also has the event's name)."""
+
+    USE_EXISTING = "use_existing"
+    ERROR = "error"
+    CANCEL_EXISTING = "cancel_existing"
+    RUN_AGAIN = "run_again"
+    SEND_EVENT = "send_event"
+
+
+@dataclass(frozen=True, slots=True)
+class OnDuplicate:
+    """A duplicate policy as given: `use_existing`, ..., `send_event:NAME`."""
+
+    policy: Policy
+    event: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.policy}:{self.event}" if self.event is not None else str(self.policy)
+
+
+class Outcome(StrEnum):
+    """What a start did."""
+
+    CREATED = "created"
+    EXISTING = "existing"
+    REPLACED = "replaced"
+    QUEUED = "queued"
+    MERGED = "merged"
+    EVENT_SENT = "event_sent"
+    RESUMED = "resumed"
+
+
+class ActivityKind(StrEnum):
+    """What happened to a key."""
+
+    KEY_DUPLICATE = "key_duplicate"
+    KEY_HANDED_OFF = "key_handed_off"
+    KEY_RELEASED = "key_released"
+    KEY_RETAKEN = "key_retaken"
+    WORKFLOW_MOVED = "workflow_moved"
+
+
+class StepStatus(StrEnum):
+    """Where a recorded operation is. `retrying`: its last attempt failed and another is due."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RETRYING = "retrying"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that executes a run now. `alive` is None where it cannot be told (no lock file to probe)."""
+
+    id: int
+    pid: int | None
+    alive: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """Why a run ended. `type` and `message` are the user's exception's; `step` and `attempt` say where.
+
+    `traceback` begins in the user's file. `branch` and `seq` are the place of the operation whose failure ended the
+    run, so that a retry can try it again.
+    """
+
+    type: str
+    message: str
+    step: str | None = None
+    attempt: int | None = None
+    traceback: str | None = None
+    branch: str | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One recorded operation of a run, at its place (`branch`, `seq`).
+
+    `attempts` counts every attempt, cut-off ones too; `failures` those that raised (what a retry budget counts).
+    `result` is JSON text; `error` as in `RunError`.
+    """
+
+    branch: str
+    seq: int
+    kind: str
+    name: str
+    status: StepStatus
+    attempts: int
+    failures: int
+    started_at: int
+    finished_at: int | None
+    due_at: int | None
+    result: str | None
+    error: RunError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a workflow. `input` and `result` are JSON text."""
+
+    row_id: int
+    id: str
+    workflow: str
+    workflow_id: int
+    key: str | None
+    holds_key: bool
+    runs_after_row: int | None
+    runs_after_id: str | None
+    status: Status
+    input: str
+    result: str | None
+    error: RunError | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    due_at: int | None
+    held_since: int | None
+    epoch: int
+    crashes: int
+    owner: Owner | None
+    steps: tuple[Step, ...] | None = field(default=None, compare=False)
+
+    @property
+    def finished(self) -> bool:
+        return self.status.finished
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a workflow's code is.
+
+    Identity is (`file`, `qualname`): the resolved path and the function's qualified name. `module` is how it was
+    imported (None when loaded from its file) and `app_dir` the directory that has to be on `sys.path` for that.
+    """
+
+    file: str
+    qualname: str
+    module: str | None
+    app_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A workflow as its row in the file tells it: the policies in force and where its code is."""
+
+    id: int
+    name: str
+    location: Location
+    reuse: Reuse
+    on_duplicate: OnDuplicate
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One thing that happened to a key. `details` is a JSON object; `run_id` may name a pruned run."""
+
+    at: int
+    kind: str
+    workflow: str
+    key: str | None
+    run_id: str | None
+    details: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that has runs, with its holder (None when nobody holds it)."""
+
+    workflow: str
+    key: str
+    holder_id: str | None
+    status: Status | None
+    held_since: int | None
+    runs: int
+    readds_24h: int
+    waiting_id: str | None
+    owner_alive: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartResult:
+    """What a start did. `run_id` is the run the caller should look at; it can be read at once by any process.
+
+    `holder_id`/`holder_status`: the run that held the key when this start arrived (None where it was free).
+    """
+
+    outcome: Outcome
+    run_id: str
+    workflow: str
+    key: str | None
+    status: Status
+    holder_id: str | None = None
+    holder_status: Status | None = None
+    replaced_id: str | None = None

@@ -1,0 +1,151 @@
+-- The tables of durable.
+--
+-- One SQLite file in WAL mode holds everything: which workflows are known, their runs, the recorded steps of each
+-- run, which process executes what, and what happened to keys. The file may hold an application's own tables too,
+-- so every name here begins with durable_, the schema's version is a row of durable_meta, and `user_version` and
+-- `application_id` are left to the application.
+--
+-- The life of a run. A start writes a row: `pending`, due now. Some process, the owner, claims it (`running`, with
+-- the owner's id and the epoch raised by one), executes the workflow function and records each finished operation in
+-- durable_steps. When the function must wait, the run rests as `waiting` until due_at. It ends as one of five
+-- finished statuses, keeps its result or error, and lets its owner go. When an owner dies, its runs are orphans: the
+-- next process that looks claims them again, with a higher epoch, and the old owner, should it wake up, finds that no
+-- write of its epoch is accepted any more.
+--
+-- Keys. A run with a key either holds it or, while unfinished, waits behind the holder (runs_after_id). Two partial
+-- unique indexes say the promise of the whole product: at most one holder and at most one waiting run for each
+-- (workflow, key). Status is no part of that: a finished run goes on holding its key until a start takes it, someone
+-- releases it, or it is pruned, and whether a start may take it is the workflow's `reuse`. A run that lost its key
+-- keeps the key's text: that is its history.
+--
+-- Moments (*_at) are integers, milliseconds since 1970 in UTC, and never decide an order: the integer ids do. Inputs,
+-- results and errors are JSON text, made and checked by the program. People see public_id, ten random letters; the
+-- integer id stays inside.
+
+CREATE TABLE durable_meta (
+  name  TEXT NOT NULL PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- A workflow as its last start defined it: policies, and where its code is, for those who have only the file.
+CREATE TABLE durable_workflows (
+  id           INTEGER PRIMARY KEY,
+  name         TEXT NOT NULL,
+  file         TEXT NOT NULL,             -- resolved path; (file, qualname) is the identity
+  qualname     TEXT NOT NULL,
+  module       TEXT,                      -- import name; NULL: load the file itself
+  app_dir      TEXT NOT NULL,             -- what has to be on sys.path
+  reuse        TEXT NOT NULL,
+  on_duplicate TEXT NOT NULL,
+  updated_at   INTEGER NOT NULL,
+  CONSTRAINT workflow_name_is_unique UNIQUE (name),
+  CONSTRAINT reuse_is_known CHECK (reuse IN ('after_close', 'after_failure', 'never'))
+) STRICT;
+
+-- A process that executes runs. It is alive while it holds byte `id` of the lock file beside the database, so ids
+-- are never used twice.
+CREATE TABLE durable_owners (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  pid        INTEGER NOT NULL,
+  kind       TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  beat_at    INTEGER,                     -- only where byte locks do not work: the last sign of life
+  CONSTRAINT owner_kind_is_known CHECK (kind IN ('run', 'worker'))
+) STRICT;
+
+CREATE TABLE durable_runs (
+  id            INTEGER PRIMARY KEY AUTOINCREMENT,
+  public_id     TEXT NOT NULL,
+  workflow_id   INTEGER NOT NULL REFERENCES durable_workflows (id),
+  key           TEXT,
+  holds_key     INTEGER NOT NULL DEFAULT 0,
+  runs_after_id INTEGER REFERENCES durable_runs (id),
+  status        TEXT NOT NULL DEFAULT 'pending',
+  input         TEXT NOT NULL,
+  result        TEXT,
+  error         TEXT,
+  created_at    INTEGER NOT NULL,
+  started_at    INTEGER,
+  finished_at   INTEGER,
+  due_at        INTEGER,                  -- when a resting run may go on
+  held_since    INTEGER,                  -- when it took the key it holds
+  owner_id      INTEGER REFERENCES durable_owners (id),
+  epoch         INTEGER NOT NULL DEFAULT 0,
+  crashes       INTEGER NOT NULL DEFAULT 0,  -- owners that died since the last recorded operation
+  CONSTRAINT public_id_is_unique UNIQUE (public_id),
+  CONSTRAINT public_id_is_ten_letters CHECK (length(public_id) = 10),
+  CONSTRAINT status_is_known CHECK (status IN (
+    'pending', 'running', 'waiting', 'compensating',
+    'completed', 'failed', 'cancelled', 'compensated', 'compensation_failed')),
+  CONSTRAINT key_is_1_to_255_bytes CHECK (key IS NULL OR octet_length(key) BETWEEN 1 AND 255),
+  CONSTRAINT holds_key_is_a_flag CHECK (holds_key IN (0, 1)),
+  CONSTRAINT only_a_keyed_run_holds CHECK (holds_key = 0 OR key IS NOT NULL),
+  CONSTRAINT held_since_goes_with_holding CHECK ((held_since IS NOT NULL) = (holds_key = 1)),
+  CONSTRAINT waiting_behind_is_pending CHECK (
+    runs_after_id IS NULL OR (key IS NOT NULL AND holds_key = 0 AND status = 'pending' AND owner_id IS NULL)),
+  CONSTRAINT unfinished_keyed_holds_or_waits CHECK (
+    key IS NULL OR holds_key = 1 OR runs_after_id IS NOT NULL
+    OR status IN ('completed', 'failed', 'cancelled', 'compensated', 'compensation_failed')),
+  CONSTRAINT finished_has_its_moment CHECK (
+    (finished_at IS NOT NULL)
+    = (status IN ('completed', 'failed', 'cancelled', 'compensated', 'compensation_failed'))),
+  CONSTRAINT finished_is_let_go CHECK (finished_at IS NULL OR (owner_id IS NULL AND due_at IS NULL)),
+  CONSTRAINT running_has_an_owner CHECK (status <> 'running' OR owner_id IS NOT NULL),
+  CONSTRAINT pending_has_a_due_time CHECK (status <> 'pending' OR due_at IS NOT NULL OR runs_after_id IS NOT NULL),
+  CONSTRAINT only_completed_has_a_result CHECK (result IS NULL OR status = 'completed'),
+  CONSTRAINT ended_badly_has_an_error CHECK (
+    (error IS NOT NULL) = (status IN ('compensating', 'failed', 'cancelled', 'compensated', 'compensation_failed'))),
+  CONSTRAINT never_claimed_is_epoch_zero CHECK (epoch >= 0 AND crashes >= 0 AND (epoch > 0 OR started_at IS NULL))
+) STRICT;
+
+-- The promise: one holder, one waiting run.
+CREATE UNIQUE INDEX durable_one_holder ON durable_runs (workflow_id, key) WHERE holds_key = 1;
+CREATE UNIQUE INDEX durable_one_waiting ON durable_runs (workflow_id, key) WHERE runs_after_id IS NOT NULL;
+CREATE INDEX durable_runs_behind ON durable_runs (runs_after_id) WHERE runs_after_id IS NOT NULL;
+CREATE INDEX durable_runs_by_key ON durable_runs (key, workflow_id, id) WHERE key IS NOT NULL;
+CREATE INDEX durable_runs_by_workflow ON durable_runs (workflow_id, id);
+CREATE INDEX durable_runs_unfinished ON durable_runs (status, due_at) WHERE finished_at IS NULL;
+CREATE INDEX durable_runs_owned ON durable_runs (owner_id) WHERE owner_id IS NOT NULL;
+CREATE INDEX durable_runs_finished ON durable_runs (finished_at) WHERE finished_at IS NOT NULL;
+
+-- One recorded operation of a run. Its place is (branch, seq): the seq-th operation on that branch of the function.
+CREATE TABLE durable_steps (
+  run_id      INTEGER NOT NULL REFERENCES durable_runs (id) ON DELETE CASCADE,
+  branch      TEXT NOT NULL,
+  seq         INTEGER NOT NULL,
+  kind        TEXT NOT NULL,
+  name        TEXT NOT NULL,
+  status      TEXT NOT NULL,
+  attempts    INTEGER NOT NULL,           -- all, those cut off by a crash too
+  failures    INTEGER NOT NULL,           -- those that raised: what a retry budget counts
+  started_at  INTEGER NOT NULL,
+  finished_at INTEGER,
+  due_at      INTEGER,                    -- of a retrying one: when its next attempt is due
+  result      TEXT,
+  error       TEXT,
+  PRIMARY KEY (run_id, branch, seq),
+  CONSTRAINT step_status_is_known CHECK (status IN ('completed', 'failed', 'retrying')),
+  CONSTRAINT step_result_when_completed CHECK ((result IS NOT NULL) = (status = 'completed')),
+  CONSTRAINT step_error_unless_completed CHECK ((error IS NOT NULL) = (status <> 'completed')),
+  CONSTRAINT step_due_when_retrying CHECK ((due_at IS NOT NULL) = (status = 'retrying')),
+  CONSTRAINT step_finished_unless_retrying CHECK ((finished_at IS NOT NULL) = (status <> 'retrying')),
+  CONSTRAINT step_counts_attempts CHECK (failures BETWEEN 0 AND attempts)
+) STRICT, WITHOUT ROWID;
+
+-- What happened to keys. Outlives the runs it names, hence text and no foreign keys.
+CREATE TABLE durable_activity (
+  id            INTEGER PRIMARY KEY AUTOINCREMENT,
+  at            INTEGER NOT NULL,
+  kind          TEXT NOT NULL,
+  workflow      TEXT NOT NULL,
+  key           TEXT,
+  run_id        TEXT,
+  outcome       TEXT,                     -- of a key_duplicate: what the start did
+  input_changed INTEGER,                  -- of a key_duplicate: the dropped or superseded input differs
+  details       TEXT NOT NULL,
+  CONSTRAINT outcome_goes_with_duplicate CHECK ((outcome IS NOT NULL) = (kind = 'key_duplicate')),
+  CONSTRAINT input_changed_is_a_flag CHECK (input_changed IN (0, 1))
+) STRICT;
+
+CREATE INDEX durable_activity_by_key ON durable_activity (workflow, key, id);
+CREATE INDEX durable_activity_by_moment ON durable_activity (at);
