@@ -70,6 +70,32 @@ class InvalidDuration(UsageError):
     """A duration is a timedelta, a number of seconds, or text such as "1h30m"."""
 
 
+class InvalidCron(UsageError):
+    """This is not a cron expression that is accepted."""
+
+    def __init__(self, expression: str, *, field: str, reason: str, hint: str | None = None) -> None:
+        where = "" if field == "expression" else f"{field}: "
+        super().__init__(f"cron expression {expression!r}: {where}{reason}", hint=hint)
+        self.expression = expression
+        self.field = field
+        self.reason = reason
+
+    def fields(self) -> dict[str, object]:
+        return {"expression": self.expression, "field": self.field, "reason": self.reason}
+
+
+class InvalidZone(UsageError):
+    """This is not the name of a time zone."""
+
+    def __init__(self, message: str, *, zone: str, candidates: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=f"write {' or '.join(candidates)}" if candidates else None)
+        self.zone = zone
+        self.candidates = candidates
+
+    def fields(self) -> dict[str, object]:
+        return {"zone": self.zone, "candidates": list(self.candidates)}
+
+
 class AmbiguousRun(UsageError):
     """More than one run fits."""
 
@@ -350,8 +376,8 @@ class ConcurrentOperation(ProgrammingError):
 class Unstorable(DurableError):
     """This value cannot be stored as JSON."""
 
-    def __init__(self, message: str, *, value_type: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, value_type: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.value_type = value_type
 
 

@@ -104,6 +104,16 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to execute a run: every write of an owner is checked against it, and refused once it is stale."""
+
+    row_id: int
+    run_id: str
+    owner_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunError:
     """Why a run ended. `type` and `message` are the user's exception's; `step` and `attempt` say where.
 
@@ -240,3 +250,26 @@ class StartResult:
     holder_id: str | None = None
     holder_status: Status | None = None
     replaced_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """What a cancel did: `cancelled` is 0 or 1; `run_id` and `status` of the run as it is now (None: no run)."""
+
+    cancelled: int
+    run_id: str | None
+    status: Status | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts. `runs` by status; `readds` by outcome; `most_readded` [{workflow, key, count}]; `over_time`
+    [{at, count}], an hour or a day each."""
+
+    runs: dict[str, int]
+    held: int
+    readds: dict[str, int]
+    dropped_inputs: int
+    handoffs: int
+    most_readded: list[dict[str, object]]
+    over_time: list[dict[str, object]]

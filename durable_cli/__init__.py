@@ -1,0 +1,78 @@
+"""durable: at most one run a key, and no finished step twice, in one SQLite file.
+
+    from durable_cli import Context, Durable, Retry, workflow
+
+Names are imported when first used, so that `durable --help` and a crontab's second copy stay cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from durable_cli.client import Durable as Durable
+    from durable_cli.context import AsyncContext as AsyncContext
+    from durable_cli.context import Context as Context
+    from durable_cli.definition import Retry as Retry
+    from durable_cli.definition import workflow as workflow
+    from durable_cli.errors import Abort as Abort
+    from durable_cli.errors import DurableError as DurableError
+    from durable_cli.errors import EngineFileOpened as EngineFileOpened
+    from durable_cli.errors import InvalidInput as InvalidInput
+    from durable_cli.errors import InvalidKey as InvalidKey
+    from durable_cli.errors import KeyContended as KeyContended
+    from durable_cli.errors import KeyTaken as KeyTaken
+    from durable_cli.errors import NoKey as NoKey
+    from durable_cli.errors import NonDeterminism as NonDeterminism
+    from durable_cli.errors import NotFinished as NotFinished
+    from durable_cli.errors import RunNotFound as RunNotFound
+    from durable_cli.errors import StepFailed as StepFailed
+    from durable_cli.foreground import Execution as Execution
+    from durable_cli.model import Activity as Activity
+    from durable_cli.model import Key as Key
+    from durable_cli.model import Outcome as Outcome
+    from durable_cli.model import Run as Run
+    from durable_cli.model import StartResult as StartResult
+    from durable_cli.model import Status as Status
+    from durable_cli.model import Step as Step
+
+_HOME = {
+    "client": ("Durable",),
+    "context": ("AsyncContext", "Context"),
+    "definition": ("Retry", "workflow"),
+    "errors": (
+        "Abort",
+        "DurableError",
+        "EngineFileOpened",
+        "InvalidInput",
+        "InvalidKey",
+        "KeyContended",
+        "KeyTaken",
+        "NoKey",
+        "NonDeterminism",
+        "NotFinished",
+        "RunNotFound",
+        "StepFailed",
+    ),
+    "foreground": ("Execution",),
+    "model": ("Activity", "Key", "Outcome", "Run", "StartResult", "Status", "Step"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

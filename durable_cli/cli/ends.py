@@ -1,0 +1,114 @@
+"""How a run ended, for a person, a program and a shell: its result, its failure report, its exit code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable_cli import render
+from durable_cli.cli.session import Session
+from durable_cli.model import Run, Status
+
+REPORT_LINES: Final = 40
+_OUTPUT_LINES: Final = 12
+
+_EXIT: Final = {Status.COMPLETED: 0, Status.CANCELLED: 5}
+
+
+def exit_code(run: Run) -> int:
+    """By the status of a run that was executed or waited for: 0, 5 (cancelled), 1 (failed), 8 (not over)."""
+    return _EXIT.get(run.status, 1) if run.finished else 8
+
+
+def result_text(run: Run) -> str | None:
+    """What a completed run gives on stdout: its result as JSON, None if that is null."""
+    if run.status is not Status.COMPLETED or run.result in (None, "null"):
+        return None
+    return run.result
+
+
+def print_result(run: Run, session: Session) -> None:
+    """The result of a completed run on stdout (not under `-q`)."""
+    if result_text(run) is not None and not session.out.quiet:
+        session.out.document(render.value(run.result))
+
+
+def headline(run: Run) -> str:
+    """`sync failed in step fetch (attempt 3): HTTPError: 503`, raw text."""
+    text = f"{run.workflow} {str(run.status).replace('_', ' ')}"
+    error = run.error
+    if error is None:
+        return text
+    if error.step is not None:
+        text += f" in step {error.step}"
+        if error.attempt is not None:
+            text += f" (attempt {error.attempt})"
+    return f"{text}: {error.type}: {error.message}" if error.message else f"{text}: {error.type}"
+
+
+def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
+    """What went wrong, where, and how to go on; at most 40 lines on stderr. Texts of users are shown literally."""
+    out, shown = session.out, session.shown
+    first, *more = headline(run).split("\n")
+    lines = [f"{out.styled('error:', '1;31')} {shown(first)}"]
+    lines += [f"  {shown(line)}" for line in more[:5]]
+    key = f", key {session.shown_key(run.key)}" if run.key is not None else ""
+    lines.append(f"  run {run.id}{key}")
+    trace = (run.error.traceback or "") if run.error is not None else ""
+    lines += _traceback_lines(trace, session)
+    hints = [f"{out.styled('hint:', '1')} {line}" for line in _hints(run)]
+    room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - len(hints) - 1)
+    captured = out.captured(room) if output else []
+    if captured:
+        lines.append("  the last lines of its output:")
+        lines += [f"    {line}" for line in captured]
+    for line in [*lines[: REPORT_LINES - len(hints)], *hints]:
+        out.say(line)
+
+
+def _traceback_lines(trace: str, session: Session) -> list[str]:
+    """The traceback, its middle left out where it is long: the user's first line and the last ones count."""
+    lines = [line for line in trace.rstrip("\n").split("\n") if line]
+    if len(lines) > 20:
+        lines = [*lines[:6], f"  ... {len(lines) - 19} lines left out", *lines[-13:]]
+    return [f"  {render.clip(session.shown(line), 300, ascii_only=session.out.ascii_only)}" for line in lines]
+
+
+def _hints(run: Run) -> list[str]:
+    if run.status in (Status.FAILED, Status.CANCELLED):
+        return [f"durable retry {run.id}"]
+    return [f"durable runs show {run.id}"]
+
+
+def other_ended_badly(run: Run, session: Session) -> bool:
+    """Tell of a run that was executed besides and did not complete."""
+    if run.status is Status.COMPLETED:
+        return False
+    what = "is" if not run.finished else "ended"
+    session.out.say(
+        f"{session.out.styled('error:', '1;31')} the run that waited behind, {run.id}, {what} {run.status}: "
+        f"{session.shown(headline(run))}"
+    )
+    return True
+
+
+def how_to_go_on(run: Run) -> str:
+    """The last line of a run that was left unfinished."""
+    return f"durable resume {run.id}"
+
+
+def notify(run: Run) -> bool:
+    """A desktop notification. No user text is in its command line. False: there is no notifier here, or it failed."""
+    import shutil
+    import subprocess
+
+    text = f"{run.workflow}: {run.status}"  # a workflow's name has letters, digits, `_.-` only
+    if notifier := shutil.which("notify-send"):
+        argv, stdin = [notifier, "--app-name=durable", "--", "durable", text], None
+    elif script := shutil.which("osascript"):
+        argv, stdin = [script, "-"], f'display notification "{text}" with title "durable"'.encode()
+    else:
+        return False
+    try:
+        return subprocess.run(argv, input=stdin, timeout=5, capture_output=True, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False

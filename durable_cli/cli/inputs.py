@@ -1,0 +1,102 @@
+"""The input of a start as the command line gives it: `--input JSON|@FILE|-` and `-P name=text | n:=JSON | a.b=...`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from durable_cli.errors import InvalidInput, UsageError
+
+MAX_BYTES = 16 * 1024 * 1024
+"""More is not even read; what a workflow takes is checked by the library."""
+
+
+def read_input(text: str, *, may_ask: bool) -> Any:
+    """The value of `--input`. `may_ask`: stdin may be read although it is a terminal."""
+    if text == "-":
+        if sys.stdin is None or sys.stdin.closed:
+            raise UsageError("--input - reads the standard input, which is closed")
+        if sys.stdin.isatty() and not may_ask:
+            raise UsageError("--input - would read from the terminal, and --no-input forbids it")
+        return parse_json(_read(sys.stdin.buffer, "the standard input"), "the standard input")
+    if text.startswith("@"):
+        return parse_json(_read_file(text[1:]), text[1:])
+    return parse_json(text, "--input")
+
+
+def _read_file(name: str) -> bytes:
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            return _read(file, name)
+    except OSError as error:
+        raise UsageError(f"--input @{name}: {error.strerror or error}") from None
+
+
+def _read(file: BinaryIO, name: str) -> bytes:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InvalidInput(f"{name} has more than {MAX_BYTES // 1024 // 1024} MiB; store a reference instead")
+    return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """A JSON value. Raises InvalidInput with the place of the mistake."""
+    try:
+        decoded = text.decode() if isinstance(text, bytes) else text
+        return json.loads(decoded, parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{where} is not valid UTF-8") from None
+    except RecursionError:
+        raise InvalidInput(f"{where} is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        hint = None if where != "--input" else "a text is written in quotes: --input '\"text\"'"
+        raise InvalidInput(f"{where} is not JSON: {error.msg} at {place}", hint=hint) from None
+    except ValueError as error:
+        raise InvalidInput(f"{where} is not JSON: {error}") from None
+
+
+def apply_params(base: Any, params: Sequence[str], *, given: bool) -> Any:
+    """`base` (an object, or nothing where `given` is False) with every `-P` written into it."""
+    if given and not isinstance(base, dict):
+        raise UsageError("-P sets fields of an object, and --input is not one")
+    result: dict[str, Any] = dict(base) if given else {}
+    seen: set[tuple[str, ...]] = set()
+    for param in params:
+        path, value = parse_param(param)
+        _set(result, path, value, param, seen)
+    return result
+
+
+def parse_param(param: str) -> tuple[tuple[str, ...], Any]:
+    """`name=text`, `name:=JSON`, `a.b=...` as (path, value). The first `=` divides."""
+    name, equals, text = param.partition("=")
+    if not equals:
+        raise UsageError(f"-P {param!r}: write name=text, name:=JSON or a.b=text")
+    is_json = name.endswith(":")
+    path = tuple((name[:-1] if is_json else name).split("."))
+    if not all(path):
+        raise UsageError(f"-P {param!r}: a name is missing before the =")
+    return path, parse_json(text, f"-P {path[-1]}") if is_json else text
+
+
+def _set(
+    target: dict[str, Any], path: tuple[str, ...], value: Any, param: str, seen: set[tuple[str, ...]]
+) -> None:
+    if any(path[: len(other)] == other or other[: len(path)] == path for other in seen):
+        raise UsageError(f"-P {param!r}: {'.'.join(path)} is given twice")
+    seen.add(path)
+    for name in path[:-1]:
+        inner = target.get(name, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"-P {param!r}: {name} in --input is not an object")
+        target[name] = dict(inner)  # a copy: what `--input` gave stays as it is
+        target = target[name]
+    target[path[-1]] = value

@@ -1,0 +1,315 @@
+"""`durable run` and `durable start`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from durable_cli import render
+from durable_cli.cli import errors, installing
+from durable_cli.cli.executing import (
+    REPORTS,
+    execute,
+    finish,
+    note_of,
+    start_document,
+    tell_existing,
+)
+from durable_cli.cli.inputs import apply_params, read_input
+from durable_cli.cli.options import check_choice
+from durable_cli.cli.session import Session
+from durable_cli.core.timing import parse_duration
+from durable_cli.errors import KeyTaken, NotFound, UsageError
+from durable_cli.model import Outcome
+
+if TYPE_CHECKING:
+    from durable_cli.model import Run
+    from durable_cli.client import Durable
+    from durable_cli.definition import Definition
+
+TARGET_HELP = "module:workflow, path/to/file.py:workflow, or the name of a workflow that the database knows."
+_NOT_TARGETS = ("list", "ls", "show", "wait")
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP, show_default=False)]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="One run at a time holds this key.")]
+Input = Annotated[
+    str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="The input: JSON, a file, or stdin.")
+]
+Params = Annotated[
+    list[str] | None,
+    typer.Option("-P", metavar="NAME=TEXT|NAME:=JSON", help="A field of the input; a.b=... goes inside. Repeatable."),
+]
+OnDuplicate = Annotated[
+    str | None,
+    typer.Option(
+        "--on-duplicate",
+        metavar="POLICY",
+        help="use_existing, error, cancel_existing, run_again or send_event:NAME (else the workflow's).",
+    ),
+]
+ConflictExitCode = Annotated[
+    int | None,
+    typer.Option(
+        "-E",
+        "--conflict-exit-code",
+        metavar="N",
+        min=0,
+        max=255,
+        help="The exit code when nothing new began because the key is taken (as flock -E).",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Say what would happen now and why; write nothing.")]
+Moved = Annotated[bool, typer.Option("--moved", help="The workflow's code moved here on purpose.")]
+Grace = Annotated[
+    str, typer.Option("--grace", metavar="DURATION", help="How long a signal lets the running step go on.")
+]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments that `run` and `start` share, as given."""
+
+    target: str
+    key: str | None
+    input: str | None
+    params: tuple[str, ...]
+    on_duplicate: str | None
+    moved: bool
+
+    def value(self, session: Session) -> dict[str, Any]:
+        """`input=` for the client; empty where no input was given. Raises InvalidInput, UsageError."""
+        given = self.input is not None
+        base = read_input(self.input, may_ask=not session.no_input) if self.input is not None else None
+        if self.params:
+            return {"input": apply_params(base, self.params, given=given)}
+        return {"input": base} if given else {}
+
+    def load(self, session: Session, client: Durable) -> Definition:
+        """The workflow of TARGET. From here on user code runs, and stdout is kept for the answer."""
+        app_dir = session.app_dir(self.target)
+        session.out.guard()
+        from durable_cli.loading import load_target
+
+        try:
+            return load_target(self.target, app_dir=app_dir, known=client.workflow)
+        except NotFound as error:
+            if self.target in _NOT_TARGETS:
+                error.hint = f"did you mean: durable runs {self.target}"
+            raise
+
+    def argv(self, session: Session) -> list[str]:
+        """The same call from anywhere: every path absolute."""
+        file, colon, name = self.target.partition(":")
+        is_file = file.endswith(".py")
+        target = os.path.abspath(os.path.expanduser(file)) + colon + name if is_file else self.target
+        app_dir = session.app_dir(self.target)
+        argv = ["--db", str(session.place(self.target).path)]
+        if app_dir is not None or not is_file:
+            argv += ["--app-dir", str(app_dir or os.getcwd())]
+        if self.key is not None:
+            argv += ["--key", self.key]
+        if self.input is not None:
+            if self.input == "-":
+                raise UsageError("--input - reads what is typed now; give JSON or @FILE for a job that runs later")
+            file_input = self.input.startswith("@")
+            argv += ["--input", "@" + os.path.abspath(self.input[1:]) if file_input else self.input]
+        for param in self.params:
+            argv += ["-P", param]
+        if self.on_duplicate is not None:
+            argv += ["--on-duplicate", self.on_duplicate]
+        return [*argv, *(["--"] if target.startswith("-") else []), target]
+
+
+def run(
+    ctx: typer.Context,
+    target: Target,
+    key: Key = None,
+    input: Input = None,
+    params: Params = None,
+    on_duplicate: OnDuplicate = None,
+    conflict_exit_code: ConflictExitCode = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="If another run holds the key: wait for it, and exit as it ends.")
+    ] = False,
+    max_wait: Annotated[
+        str | None,
+        typer.Option("--max-wait", metavar="DURATION", help="Leave (exit 8) when the run rests longer than this."),
+    ] = None,
+    if_older: Annotated[
+        str | None,
+        typer.Option("--if-older", metavar="DURATION", help="Do nothing if the last completed run is younger."),
+    ] = None,
+    report: Annotated[
+        str, typer.Option("--report", metavar="WHEN", help="Tell of a failure always, on changes, or never.")
+    ] = "always",
+    notify: Annotated[bool, typer.Option("--notify", help="A desktop notification at the end.")] = False,
+    step_by_step: Annotated[
+        bool, typer.Option("--step-by-step", help="A line for each step, also without a terminal.")
+    ] = False,
+    print_crontab: Annotated[
+        str | None,
+        typer.Option("--print-crontab", metavar="EXPR", help="Print this call as a crontab line; run nothing."),
+    ] = None,
+    print_systemd: Annotated[
+        bool, typer.Option("--print-systemd", help="Print this call as a systemd service and timer; run nothing.")
+    ] = False,
+    print_launchd: Annotated[
+        bool, typer.Option("--print-launchd", help="Print this call as a launchd property list; run nothing.")
+    ] = False,
+    grace: Grace = "10s",
+    moved: Moved = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Start a workflow and execute it here until its run ends."""
+    session: Session = ctx.obj
+    call = Call(target, key, input, tuple(params or ()), on_duplicate, moved)
+    check_choice("--report", report, REPORTS)
+    grace_ms = parse_duration(grace)
+    max_wait_ms = None if max_wait is None else parse_duration(max_wait)
+    older_ms = None if if_older is None else parse_duration(if_older)
+    printing = (print_crontab is not None) + print_systemd + print_launchd + dry_run
+    if printing > 1:
+        raise UsageError("--print-crontab, --print-systemd, --print-launchd and --dry-run: give one of them")
+    if printing and not dry_run:
+        flags = _flags(
+            conflict_exit_code, wait, max_wait, if_older, report, notify, step_by_step, grace, moved
+        )
+        return _print_call(session, call, flags, print_crontab, systemd=print_systemd)
+    value = call.value(session)
+    client = session.writer(target)
+    definition = call.load(session, client)
+    asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
+    if dry_run:
+        return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
+    if older_ms is not None and (recent := _recent(client, definition.name, key, older_ms, session)) is not None:
+        session.one(_recent_document(recent), lambda: None, id_field="run_id")
+        session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
+        return 0
+    try:
+        execution, number = execute(
+            session,
+            client,
+            lambda stop, progress: client.execute(
+                definition, stop=stop, max_wait_ms=max_wait_ms, wait=wait, progress=progress, **asked
+            ),
+            grace_ms=grace_ms,
+            step_by_step=step_by_step,
+        )
+    except KeyTaken as error:
+        code = errors.report(error, session.out)
+        return code if conflict_exit_code is None else conflict_exit_code
+    code = finish(
+        session, client, execution, number, report=report, conflict_exit_code=conflict_exit_code, wait=wait
+    )
+    if notify:
+        from durable_cli.cli import ends
+
+        if not ends.notify(execution.run):
+            session.out.note("--notify: neither notify-send nor osascript could show a notification")
+    return code
+
+
+def start(
+    ctx: typer.Context,
+    target: Target,
+    key: Key = None,
+    input: Input = None,
+    params: Params = None,
+    on_duplicate: OnDuplicate = None,
+    conflict_exit_code: ConflictExitCode = None,
+    moved: Moved = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Record a start and print the id of its run; another process executes it."""
+    session: Session = ctx.obj
+    call = Call(target, key, input, tuple(params or ()), on_duplicate, moved)
+    value = call.value(session)
+    client = session.writer(target)
+    definition = call.load(session, client)
+    asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
+    if dry_run:
+        return tell_explanation(session, client.explain_start(definition, execute=False, **asked))
+    try:
+        result = client.start(definition, **asked)
+    except KeyTaken as error:
+        code = errors.report(error, session.out)
+        return code if conflict_exit_code is None else conflict_exit_code
+    found = client.run(result.run_id)
+    session.one(start_document(found, result), lambda: print_id(session, found.id), id_field="run_id")
+    if result.outcome is not Outcome.EXISTING:
+        session.out.note(note_of(result.outcome, found.id))
+        return 0
+    tell_existing(session, found)
+    return 0 if conflict_exit_code is None else conflict_exit_code
+
+
+def print_id(session: Session, run_id: str) -> None:
+    """The id of a run on stdout (not under `-q`)."""
+    if not session.out.quiet:
+        session.out.answer(run_id)
+
+
+def tell_explanation(session: Session, explanation: Any) -> int:
+    """What a `--dry-run` found, on stdout."""
+    document = dataclasses.asdict(explanation)
+    status = explanation.holder_status
+    document["holder_status"] = None if status is None else str(status)
+    document["facts"] = list(explanation.facts)
+
+    def human() -> None:
+        lines = [session.shown(explanation.reason), *(f"  {session.shown(fact)}" for fact in explanation.facts)]
+        session.out.answer("\n".join(lines))
+
+    session.one(document, human, id_field="holder_id")
+    return 0
+
+
+def _recent(client: Durable, workflow: str, key: str | None, older_ms: int, session: Session) -> Run | None:
+    """The last completed run of the key, if it ended less than `older_ms` ago."""
+    at = client.last_completed_at(workflow, key)
+    if at is None or session.now() - at >= older_ms:
+        return None
+    runs = client.runs(workflow=workflow, key=key, statuses=("completed",))
+    return next((run for run in runs if run.key == key and run.finished_at == at), None)
+
+
+def _recent_document(run: Run) -> render.Document:
+    return {**start_document(run, None), "outcome": str(Outcome.EXISTING)}
+
+
+def _flags(
+    conflict_exit_code: int | None,
+    wait: bool,
+    max_wait: str | None,
+    if_older: str | None,
+    report: str,
+    notify: bool,
+    step_by_step: bool,
+    grace: str,
+    moved: bool,
+) -> list[str]:
+    """The options of `run` that are no part of a Call, as they were given."""
+    given = {"-E": conflict_exit_code, "--max-wait": max_wait, "--if-older": if_older}
+    flags = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    flags += ["--report", report] if report != "always" else []
+    flags += ["--grace", grace] if grace != "10s" else []
+    switches = {"--wait": wait, "--notify": notify, "--step-by-step": step_by_step, "--moved": moved}
+    return flags + [name for name, on in switches.items() if on]
+
+
+def _print_call(
+    session: Session, call: Call, flags: list[str], expression: str | None, *, systemd: bool
+) -> int:
+    argv = [*installing.program(), "run", "-q", *flags, *call.argv(session)]
+    if expression is not None:
+        kind, text = "crontab", installing.crontab(expression, argv)
+    elif systemd:
+        kind, text = "systemd", installing.systemd(call.target, argv)
+    else:
+        kind, text = "launchd", installing.launchd(call.target, argv)
+    session.one({"kind": kind, "text": text, "argv": argv}, lambda: session.out.answer(text), id_field="kind")
+    return 0

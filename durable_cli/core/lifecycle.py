@@ -1,0 +1,66 @@
+"""What leads to what in the life of a run: claims, crashes, attempts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from durable_cli.model import Status
+
+MAX_CRASHES: Final = 5
+
+
+class Orphan(StrEnum):
+    """What becomes of an unfinished run whose owner died."""
+
+    GIVE_BACK = "give_back"
+    """It was resting: it only loses its owner."""
+    COUNT_CRASH = "count_crash"
+    """It was executing: the crash counts, and it goes on from its last record."""
+    FAIL = "fail"
+    """It killed its process too often in a row."""
+
+
+def decide_orphan(status: Status, crashes: int) -> Orphan:
+    """What to do with an unfinished run of a dead owner that died `crashes` times in a row before."""
+    if status not in (Status.RUNNING, Status.COMPENSATING):
+        return Orphan.GIVE_BACK
+    return Orphan.FAIL if crashes + 1 >= MAX_CRASHES else Orphan.COUNT_CRASH
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """Whether a run may be claimed now, and if not why, in words for a person."""
+
+    yes: bool
+    reason: str = ""
+
+
+def decide_claim(
+    status: Status, *, behind: bool, owned: bool, due_at: int | None, now: int
+) -> Claimable:
+    """May somebody claim this run? `owned`: it has a live owner; `behind`: it waits behind a holder."""
+    if status.finished:
+        return Claimable(False, f"it is {status}")
+    if behind:
+        return Claimable(False, "it waits behind the run that holds its key")
+    if owned:
+        return Claimable(False, "a live process owns it")
+    if due_at is None and status is Status.WAITING:
+        return Claimable(False, "it waits for an event")
+    if due_at is not None and due_at > now:
+        return Claimable(False, "it is not due yet")
+    return Claimable(True)
+
+
+class AttemptEnd(StrEnum):
+    """What the end of a failed attempt leads to."""
+
+    RETRY = "retry"
+    FAIL = "fail"
+
+
+def decide_attempt(*, failures: int, max_attempts: int, retryable: bool) -> AttemptEnd:
+    """After `failures` attempts that raised (this one included): another, or the end of the step?"""
+    return AttemptEnd.RETRY if retryable and failures < max_attempts else AttemptEnd.FAIL

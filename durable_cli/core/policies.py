@@ -1,0 +1,95 @@
+"""The options that people set, checked when they are set: how steps are retried, what a taken key means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn
+
+from durable_cli.core.keys import check_step_name
+from durable_cli.core.timing import Duration, parse_duration
+from durable_cli.errors import InvalidDefinition, InvalidDuration, InvalidName, UsageError
+from durable_cli.model import OnDuplicate, Policy, Reuse
+
+
+_BACKOFFS: Final = ("exponential", "linear", "constant")
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often and when a failed step is tried again.
+
+    `max_attempts` counts the first one too. The delay after attempt n is base·2^(n-1), base·n or base, then
+    capped at `max_delay`, then spread by ± `jitter` (a fraction). Only exceptions of the `retry_on` types are
+    retried. Durations are timedeltas, seconds, or text such as "1h30m". A bad option raises
+    `InvalidDefinition`.
+    """
+
+    max_attempts: int = 1
+    backoff: Literal["exponential", "linear", "constant"] = "exponential"
+    base: Duration = "1s"
+    max_delay: Duration = "1h"
+    jitter: float = 0.25
+    retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
+    base_ms: int = field(init=False, repr=False, compare=False)
+    max_delay_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            _bad_retry("max_attempts", self.max_attempts, "an integer of 1 or more (1: no retry)")
+        if self.backoff not in _BACKOFFS:
+            _bad_retry("backoff", self.backoff, f"one of {listed(_BACKOFFS)}")
+        number = isinstance(self.jitter, int | float) and not isinstance(self.jitter, bool)
+        if not number or not 0 <= self.jitter <= 1:
+            _bad_retry("jitter", self.jitter, "a number from 0 to 1 (0.25 spreads a delay by a quarter)")
+        kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            _bad_retry("retry_on", self.retry_on, "a subclass of Exception, or a tuple of them")
+        for option in ("base", "max_delay"):
+            try:
+                object.__setattr__(self, f"{option}_ms", parse_duration(getattr(self, option)))
+            except InvalidDuration as problem:
+                raise InvalidDefinition(f"Retry({option}=...): {problem.message}") from None
+
+
+def _bad_retry(option: str, value: object, wanted: str) -> NoReturn:
+    raise InvalidDefinition(f"Retry({option}={value!r}): {option} is {wanted}")
+
+
+def parse_on_duplicate(value: object) -> OnDuplicate:
+    """`use_existing`, `error`, `cancel_existing`, `run_again` or `send_event:NAME`. `UsageError` for anything
+    else."""
+    if isinstance(value, OnDuplicate):
+        return value
+    kinds = [f"{kind}:NAME" if kind is Policy.SEND_EVENT else str(kind) for kind in Policy]
+    name, colon, event = str(value).partition(":") if isinstance(value, str) else ("", "", "")
+    if name not in set(Policy) or bool(colon) != (name == Policy.SEND_EVENT):
+        raise UsageError(f"on_duplicate is one of {listed(kinds)}, not {value!r}")
+    if not colon:
+        return OnDuplicate(Policy(name))
+    try:
+        return OnDuplicate(Policy(name), check_step_name(event))
+    except InvalidName as problem:
+        raise UsageError(
+            f"on_duplicate={value!r}: {problem.message.replace('of a step', 'of an event')}"
+        ) from None
+
+
+def check_policies(reuse: Reuse, on_duplicate: OnDuplicate) -> None:
+    """`UsageError` for the one combination that can never be: `run_again` where a key is used once for
+    ever."""
+    if reuse is Reuse.NEVER and on_duplicate.policy is Policy.RUN_AGAIN:
+        raise UsageError(
+            'on_duplicate="run_again" does not fit reuse="never": the run that waits could never take the key'
+        )
+
+
+def parse_reuse(value: object) -> Reuse:
+    if isinstance(value, str) and value in set(Reuse):
+        return Reuse(value)
+    raise UsageError(f"reuse is one of {listed(Reuse)}, not {value!r}")
+
+
+def listed(words: Iterable[object]) -> str:
+    """Words for a message: `a, b, c`."""
+    return ", ".join(str(word) for word in words)

@@ -1,0 +1,57 @@
+"""Recorded history against the operation the function asks for next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from durable_cli.model import Step, StepStatus
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The operation has ended before: give back what was recorded."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The operation has to be executed. `before`: what earlier attempts left, if any did."""
+
+    before: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The function asks for another operation than the record has at that place."""
+
+    position: str
+    expected: str | None
+    asked: str | None
+
+
+def match(history: Mapping[Place, Step], place: Place, kind: str, name: str) -> Recorded | Fresh | Mismatch:
+    """What the record says about the operation (`kind`, `name`) asked for at `place`."""
+    step = history.get(place)
+    if step is None:
+        return Fresh(None)
+    if (step.kind, step.name) != (kind, name):
+        return Mismatch(position(place), f"{step.kind} {step.name!r}", f"{kind} {name!r}")
+    return Fresh(step) if step.status is StepStatus.RETRYING else Recorded(step)
+
+
+def left_over(history: Mapping[Place, Step], branch: str, asked: int) -> Mismatch | None:
+    """The first recorded operation of `branch` that a function which ended after `asked` operations never reached."""
+    step = history.get((branch, asked + 1))
+    if step is None:
+        return None
+    return Mismatch(position((branch, asked + 1)), f"{step.kind} {step.name!r}", None)
+
+
+def position(place: Place) -> str:
+    """A place for a person: "operation 3", "operation 2 of branch 'left'"."""
+    branch, seq = place
+    return f"operation {seq}" + (f" of branch {branch!r}" if branch else "")

@@ -1,0 +1,415 @@
+"""`@workflow`: what a workflow is, checked when it is defined, and the register of those that this process
+knows.
+
+Identity is (resolved file, qualified name): a function is the same workflow whether its file runs as
+`__main__`, is imported as `flows` or is loaded as `./flows.py`. A function defined inside another one is fine
+for a program that starts and executes it itself, but its location (`<locals>` in the qualified name) cannot
+be loaded by another process, unless importing the module defines it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import functools
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
+
+from durable_cli.core.keys import check_workflow_name
+from durable_cli.core.policies import Retry, check_policies, listed, parse_on_duplicate, parse_reuse
+from durable_cli.errors import AlreadyDefined, InvalidDefinition, InvalidInput, UsageError
+from durable_cli.model import Location, OnDuplicate, Reuse, StartResult
+from durable_cli.values import Codec, codec, resolve
+
+__all__ = [
+    "UNSET",
+    "Definition",
+    "Retry",
+    "Unset",
+    "WorkflowFunction",
+    "check_policies",
+    "definitions",
+    "forget",
+    "parse_on_duplicate",
+    "refuse_start_options",
+    "register",
+    "same_place",
+    "workflow",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FILE_MODULE_PREFIX: Final = "_durable_file_"
+"""How `loading` names a module whose own name is taken by another one; nobody else can import it by that
+name."""
+
+
+class Unset(enum.Enum):
+    """The type of `UNSET`: no value was given, which is not the same as None."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
+
+
+# -- what was defined ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A workflow as its code defines it.
+
+    `default` is the value of an absent input (`UNSET`: null). `line` is where the function begins in its
+    file.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    reuse: Reuse
+    on_duplicate: OnDuplicate
+    location: Location
+    line: int
+    parameter: str | None
+    default: object = UNSET
+    resolved: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def takes_input(self) -> bool:
+        return self.parameter is not None
+
+    @property
+    def place(self) -> str:
+        """`file:line` for messages."""
+        return f"{self.location.file}:{self.line}"
+
+    @functools.cached_property
+    def input(self) -> Codec:
+        """The codec of the input. Resolved when first needed, so that an annotation may name a class further
+        down.
+
+        `InvalidDefinition` when a name in it means nothing.
+        """
+        if self.parameter is None:
+            return codec(None)
+        try:
+            return codec(self._annotation(self.parameter))
+        except NameError as problem:
+            raise InvalidDefinition(
+                f"workflow {self.name!r} ({self.place}): the annotation of {self.parameter!r}: {problem}",
+                hint="import the type outside `if TYPE_CHECKING:`, at the top of the module",
+            ) from None
+
+    @functools.cached_property
+    def result(self) -> Codec:
+        """The codec of the result: plain JSON without a return annotation, or with one that cannot be
+        resolved."""
+        try:
+            return codec(self._annotation("return"))
+        except NameError:
+            return codec(inspect.Parameter.empty)
+
+    def _annotation(self, name: str) -> object:
+        return self.resolved[name] if name in self.resolved else resolve(self.function, name)
+
+    def accept_input(self, value: object = UNSET) -> str:
+        """An input as given, validated, as the JSON text to store. Absent: the parameter's default, else
+        null.
+
+        `InvalidInput` when it does not fit.
+        """
+        if self.parameter is None:
+            if value is None or value is UNSET:
+                return "null"
+            raise InvalidInput(
+                f"workflow {self.name!r} takes no input",
+                hint=f"give its function a second parameter ({self.place})",
+            )
+        if value is UNSET and self.default is not UNSET:
+            try:
+                return self.input.accept(self.default, place="the default")
+            except InvalidInput as problem:
+                raise InvalidDefinition(f"workflow {self.name!r} ({self.place}): {problem.message}") from None
+        try:
+            return self.input.accept(None if value is UNSET else value)
+        except InvalidInput as problem:
+            if value is UNSET:
+                raise InvalidInput(f"workflow {self.name!r} needs an input: {problem.message}") from None
+            raise InvalidInput(
+                f"workflow {self.name!r}: {problem.message}", facts=problem.facts, hint=problem.hint
+            ) from None
+
+    def arguments(self, text: str) -> tuple[object, ...]:
+        """What the function is called with behind its context, from the stored input. `Unreadable`."""
+        return () if self.parameter is None else (self.input.load(text),)
+
+
+class WorkflowFunction(Generic[P, R]):
+    """What `@workflow` makes of a function: call it as before (in unit tests), or start it."""
+
+    definition: Definition
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Callable[P, R], definition: Definition) -> None:
+        functools.update_wrapper(self, function)
+        self.definition = definition
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.__wrapped__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.definition.name!r} ({self.definition.place})>"
+
+    def start(
+        self,
+        input: object = UNSET,
+        *,
+        key: str | None = None,
+        on_duplicate: str | OnDuplicate | None = None,
+        **unknown: Any,
+    ) -> StartResult:
+        """`Durable().start(...)` on the default file."""
+        refuse_start_options(unknown)
+        from durable_cli.client import Durable
+
+        with Durable() as engine:
+            return engine.start(self, input, key=key, on_duplicate=on_duplicate)
+
+
+def refuse_start_options(unknown: Iterable[str]) -> None:
+    """`UsageError` for an option that a start does not have; `reuse` gets told where it belongs."""
+    for option in unknown:
+        if option == "reuse":
+            raise UsageError(
+                "reuse is set on the workflow, not by a start", hint='write @workflow(reuse="...")'
+            )
+        raise UsageError(f"a start has no option {option!r}")
+
+
+# -- @workflow -----------------------------------------------------------------------------------------------
+
+_OPTIONS: Final = ("name", "reuse", "on_duplicate")
+_NOT_YET: Final = (
+    "key",
+    "singleton",
+    "debounce",
+    "timeout",
+    "concurrency",
+    "rate_limit",
+    "throttle",
+    "batch",
+)
+_OF_STEPS: Final = ("retry", "retries", "max_attempts", "backoff", "max_retries")
+
+
+@overload
+def workflow(function: Callable[P, R], /) -> WorkflowFunction[P, R]: ...
+
+
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    reuse: Literal["after_close", "after_failure", "never"] | Reuse = "after_close",
+    on_duplicate: str | OnDuplicate = "use_existing",
+) -> Callable[[Callable[P, R]], WorkflowFunction[P, R]]: ...
+
+
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    reuse: str = "after_close",
+    on_duplicate: str | OnDuplicate = "use_existing",
+    **unknown: Any,
+) -> Any:
+    """Make a workflow of a function that takes a context and at most one input.
+
+    `name` (default: the function's) is unique in a database. `reuse`: may a new start take the key of a
+    finished run? `on_duplicate`: what a start gets whose key is taken. Options that do not fit raise
+    `InvalidDefinition`, a name that another function has `AlreadyDefined`.
+    """
+
+    def define(function: Callable[..., Any]) -> WorkflowFunction[..., Any]:
+        local = sys._getframe(1).f_locals
+        return _define(function, name, reuse, on_duplicate, unknown, local)
+
+    if function is None:
+        return define
+    return _define(function, name, reuse, on_duplicate, unknown, sys._getframe(1).f_locals)
+
+
+def _define(
+    function: Callable[..., Any],
+    name: str | None,
+    reuse: object,
+    on_duplicate: object,
+    unknown: Iterable[str],
+    local: dict[str, Any],
+) -> WorkflowFunction[..., Any]:
+    if not isinstance(function, types.FunctionType):
+        raise InvalidDefinition(
+            f"@workflow belongs on a function made with `def`, not on {type(function).__name__} {function!r}"
+        )
+    inner = inspect.unwrap(function)
+    location, line = _locate(function), inner.__code__.co_firstlineno
+    try:
+        _refuse_options(unknown)
+        parameter, default = _input_of(function)
+        policies = parse_reuse(reuse), parse_on_duplicate(on_duplicate)
+        check_policies(*policies)
+        definition = Definition(
+            name=check_workflow_name(function.__name__ if name is None else name),
+            function=function,
+            is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inner),
+            reuse=policies[0],
+            on_duplicate=policies[1],
+            location=location,
+            line=line,
+            parameter=parameter,
+            default=default,
+            resolved=_resolve_local(function, parameter, local) if "<locals>" in location.qualname else {},
+        )
+    except UsageError as problem:
+        where = f"workflow {name or function.__name__!r} ({location.file}:{line})"
+        raise InvalidDefinition(
+            f"{where}: {problem.message}", facts=problem.facts, hint=problem.hint
+        ) from None
+    register(definition)
+    return WorkflowFunction(function, definition)
+
+
+def _refuse_options(unknown: Iterable[str]) -> None:
+    for option in unknown:
+        if option in _NOT_YET:
+            raise InvalidDefinition(f"the option {option!r} does not exist yet")
+        if option in _OF_STEPS:
+            raise InvalidDefinition(
+                f"there is no option {option!r}: steps are retried, not workflows",
+                hint='write ctx.run("name", function, retry=Retry(max_attempts=3))',
+            )
+        near = difflib.get_close_matches(option, _OPTIONS, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; the options are {listed(_OPTIONS)}"
+        raise InvalidDefinition(f"there is no option {option!r}{meant}")
+
+
+def _input_of(function: types.FunctionType) -> tuple[str | None, object]:
+    """Name and default of the input parameter; (None, UNSET) for a function that takes the context only."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidDefinition(
+            "the function is a generator (it has a `yield`); a workflow returns its result"
+        )
+    parameters = list(inspect.signature(function).parameters.values())
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise InvalidDefinition(f"the parameter `{parameter}` is never given: {_ONE_INPUT}")
+    if not parameters or parameters[0].name in ("self", "cls"):
+        raise InvalidDefinition(f"the first parameter has to be the context: {_ONE_INPUT}")
+    if len(parameters) > 2:
+        raise InvalidDefinition(
+            f"it has {len(parameters)} parameters: {_ONE_INPUT}",
+            hint="put several values into one: a dataclass, a TypedDict, a pydantic model or a dict",
+        )
+    if len(parameters) == 1:
+        return None, UNSET
+    default = parameters[1].default
+    return parameters[1].name, UNSET if default is inspect.Parameter.empty else default
+
+
+_ONE_INPUT: Final = "a workflow takes the context and at most one input"
+
+
+def _resolve_local(
+    function: Callable[..., Any], parameter: str | None, local: dict[str, Any]
+) -> dict[str, object]:
+    """The annotations of a function inside a function, whose names only the frame that defines it may
+    know."""
+    resolved = {}
+    for name in (parameter, "return"):
+        try:
+            if name is not None:
+                resolved[name] = resolve(function, name, dict(local))
+        except NameError:
+            continue
+    return resolved
+
+
+def _locate(function: types.FunctionType) -> Location:
+    """Where the code of a function is. `app_dir` is what has to be on `sys.path` to import its module."""
+    inner = inspect.unwrap(function)
+    written = inner.__code__.co_filename
+    if written.startswith("<"):  # typed at a prompt: there is no file
+        return Location(file=written, qualname=function.__qualname__, module=None, app_dir=os.getcwd())
+    module: str | None = function.__module__
+    name = module or ""
+    if module == "__main__":
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        name, module = (spec.name if spec is not None else ""), None  # `python -m package.module` has a spec
+    dots = name.count(".") + (os.path.basename(written) == "__init__.py" and module is not None)
+    folder = os.path.dirname(os.path.abspath(written))
+    for _ in range(dots):
+        folder = os.path.dirname(folder)
+    if module is not None and module.startswith(FILE_MODULE_PREFIX):
+        module = None
+    return Location(
+        file=os.path.realpath(written),
+        qualname=function.__qualname__,
+        module=module,
+        app_dir=os.path.realpath(folder),
+    )
+
+
+# -- the register --------------------------------------------------------------------------------------------
+
+_definitions: dict[str, Definition] = {}
+
+
+def register(definition: Definition) -> None:
+    """Know a workflow by its name. The same function again (a reload, `__main__` and its import) takes the
+    place.
+
+    `AlreadyDefined` when another function at the top of a module has the name. Functions inside functions
+    (tests, factories) may share names: the last one counts, and never against one at the top of a module.
+    """
+    known = _definitions.get(definition.name)
+    if known is not None and not same_place(known.location, definition.location):
+        if _is_local(definition) and not _is_local(known):
+            return
+        if not _is_local(definition) and not _is_local(known):
+            raise AlreadyDefined(
+                f"two workflows are named {definition.name!r}",
+                facts=(_described(known), _described(definition)),
+                hint='give one of them another name: @workflow(name="...")',
+            )
+    _definitions[definition.name] = definition
+
+
+def same_place(a: Location, b: Location) -> bool:
+    """Are two locations one workflow? How it was imported does not count."""
+    return (a.file, a.qualname) == (b.file, b.qualname)
+
+
+def definitions() -> tuple[Definition, ...]:
+    """The workflows that this process knows, in the order in which they were defined."""
+    return tuple(_definitions.values())
+
+
+def forget(name: str) -> None:
+    """Forget a workflow; one that is not known is no error. For the half-imported, and for tests."""
+    _definitions.pop(name, None)
+
+
+def _is_local(definition: Definition) -> bool:
+    return "<locals>" in definition.location.qualname
+
+
+def _described(definition: Definition) -> str:
+    return f"{definition.location.qualname} in {definition.place}"

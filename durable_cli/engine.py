@@ -1,0 +1,184 @@
+"""One file, one clock, and the identity of this process: what every operation of the library is bound to.
+
+No state lives here that the file or the lock file does not say, except which owner this process is. Everything that
+a test wants to decide comes in from outside: `vfs`, `clock`, `liveness`, `ids`, `sleep`, `dice`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from durable_cli import owners, settling
+from durable_cli.errors import DurableError
+from durable_cli.model import Claim, Run, Step
+from durable_cli.owners import Liveness
+from durable_cli.store import history, runs
+from durable_cli.store import owners as owner_rows
+from durable_cli.store.database import Database, Tx
+
+T = TypeVar("T")
+
+_LETTERS = "abcdefghjkmnpqrstvwxyz"
+_ALPHABET = "0123456789" + _LETTERS
+"""Crockford's base 32 in lower case: no i, l, o, u to misread."""
+
+
+def wall_clock() -> int:
+    """This moment in milliseconds UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def random_id() -> str:
+    """Ten random letters, the first no digit. Ids that begin with the time would have useless prefixes."""
+    return secrets.choice(_LETTERS) + "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+class Engine:
+    """Binds a file to a clock and to this process as an owner. Thread-safe; after a fork the child is nobody yet."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool = True,
+        clock: Callable[[], int] | None = None,
+        vfs: str | None = None,
+        liveness: Liveness | None = None,
+        ids: Callable[[], str] | None = None,
+        sleep: Callable[[float], None] | None = None,
+        dice: Callable[[], float] | None = None,
+    ) -> None:
+        self.now = clock or wall_clock
+        self.new_id = ids or random_id
+        self.dice = dice or random.random
+        self._sleep = sleep
+        self.database = Database(path, create=create, vfs=vfs)
+        self.liveness = liveness or owners.lock_file_liveness(self.database.path)
+        self._owner: tuple[int, int] | None = None  # (pid, owner id)
+        self._mine: set[Claim] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        return self.database.path
+
+    def pause(self, seconds: float, stop: threading.Event | None = None) -> None:
+        """Wait, at most so long; a `stop` that is set ends it at once."""
+        if self._sleep is not None:
+            self._sleep(seconds)
+        elif stop is not None:
+            stop.wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    def alive(self, owner_id: int) -> bool:
+        """Is this owner alive?"""
+        return self.liveness.alive(owner_id)
+
+    def is_me(self, owner_id: int) -> bool:
+        """Is this process that owner?"""
+        return self._owner == (os.getpid(), owner_id)
+
+    # -- this process as an owner --
+
+    def write_as_owner(
+        self, operation: Callable[[Tx, int], T], *, landed: Callable[[Tx], T | None] | None = None
+    ) -> T:
+        """`write` for an operation that makes this process the owner of something.
+
+        The first one registers the process: its row, then its byte lock, then the commit, so that nobody ever sees
+        an owner that does not hold its lock.
+        """
+        registered: list[int] = []
+
+        def with_owner(tx: Tx) -> T:
+            return operation(tx, self._owner_id(tx, registered))
+
+        try:
+            result = self.database.write(with_owner, landed=landed)
+        except BaseException:
+            for owner_id in registered:
+                self.liveness.release(owner_id)
+            raise
+        for owner_id in registered:
+            self._owner = (os.getpid(), owner_id)
+        return result
+
+    def _owner_id(self, tx: Tx, registered: list[int]) -> int:
+        if self._owner is not None and self._owner[0] == os.getpid():
+            return self._owner[1]
+        for dead in owner_rows.unused(tx):
+            if not self.alive(dead):
+                owner_rows.remove(tx, dead)
+        owner_id = owner_rows.register(tx, pid=os.getpid(), kind="run", now=self.now())
+        self.liveness.hold(owner_id)
+        registered.append(owner_id)
+        return owner_id
+
+    # -- what an owner does (operations.Recorder) --
+
+    def record(self, claim: Claim, step: Step) -> bool:
+        """Record an operation of a run that is still ours. False: it is not."""
+
+        def write(tx: Tx) -> bool:
+            if not runs.progress(tx, claim.row_id, claim.owner_id, claim.epoch):
+                return False
+            return history.record(tx, claim.row_id, step)
+
+        def landed(tx: Tx) -> bool | None:
+            there = history.at(tx, claim.row_id, step.branch, step.seq)
+            return True if there == step else None
+
+        return self.database.write(write, landed=landed)
+
+    def still_ours(self, claim: Claim) -> bool:
+        """The fence, read only."""
+        return self.database.read(lambda tx: runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch))
+
+    def claim_promoted(self, tx: Tx, run: Run, owner_id: int) -> Claim | None:
+        """Claim the run that was promoted when ours ended, unless a live worker is there to execute it."""
+        if any(self.alive(worker) for worker in owner_rows.workers(tx)):
+            return None
+        epoch = runs.claim(tx, run.row_id, owner_id, self.now())
+        return None if epoch is None else Claim(run.row_id, run.id, owner_id, epoch)
+
+    def taken_up(self, claim: Claim) -> None:
+        """This process executes the run from now on (`abandon` would give it back)."""
+        with self._lock:
+            self._mine.add(claim)
+
+    def let_go(self, claim: Claim) -> None:
+        """This process no longer executes the run."""
+        with self._lock:
+            self._mine.discard(claim)
+
+    def abandon(self, claims: list[Claim] | None = None) -> None:
+        """Give back the runs that this process executes, so that anybody may go on with them at once."""
+        with self._lock:
+            mine = list(self._mine) if claims is None else claims
+        if mine:
+            self.database.write(lambda tx: [settling.give_back(tx, claim, now=self.now()) for claim in mine])
+
+    def close(self) -> None:
+        """Give up being an owner, and close the file."""
+        if self._owner is not None and self._owner[0] == os.getpid():
+            owner_id = self._owner[1]
+            self._owner = None
+            try:
+                self.database.write(lambda tx: self._resign(tx, owner_id))
+            except DurableError:
+                pass  # the lock goes all the same, and the next owner removes the row
+            self.liveness.release(owner_id)
+        self.database.close()
+
+    def _resign(self, tx: Tx, owner_id: int) -> None:
+        for run in runs.owned_by(tx, owner_id):
+            runs.give_back(tx, run.row_id, self.now(), crash=False)
+        owner_rows.remove(tx, owner_id)

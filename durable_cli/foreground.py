@@ -1,0 +1,257 @@
+"""Executing in the foreground: what `durable run` does, from the start to the end of the run it names.
+
+The process stays the owner of its run through every rest, so that nobody takes it while we sleep until it is due.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from durable_cli import starting
+from durable_cli.core import lifecycle
+from durable_cli.definition import Definition
+from durable_cli.engine import Engine
+from durable_cli.errors import NotOver, NotResumable
+from durable_cli.model import Claim, Outcome, Run, StartResult, Status
+from durable_cli.operations import Progress
+from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
+from durable_cli.settling import reap
+from durable_cli.store import activity, runs
+from durable_cli.store.database import Tx
+
+_LOOK_EVERY_S = 0.2
+"""How often a process that rests or follows looks whether the file says something new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a call that executes did.
+
+    `run`: the run the call is about, as it is now. `executed`: this call executed it (or reported its end as its
+    own). `interrupted`: it was asked to stop, and the run is resumable. `left`: the run rests longer than the caller
+    wanted to stay. `promoted`: runs that this call executed besides, since they had waited behind ours.
+    """
+
+    start: StartResult | None
+    run: Run
+    executed: bool
+    interrupted: bool = False
+    left: bool = False
+    promoted: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How a caller follows an execution: asked to stop by `stop`, leaving a rest longer than `max_wait_ms`."""
+
+    stop: threading.Event | None = None
+    max_wait_ms: int | None = None
+    progress: Callable[[Progress], None] = silent
+
+    @property
+    def stopping(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+
+def execute(
+    engine: Engine, definition: Definition, request: starting.Request, *, watch: Watch, wait: bool
+) -> Execution:
+    """Start a workflow and execute what that makes ours. Raises KeyTaken where the tables refuse the start."""
+
+    def write(tx: Tx, owner_id: int) -> starting.Started:
+        return starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=owner_id)
+
+    def landed(tx: Tx) -> starting.Started | None:
+        return landed_start(tx, request, engine)
+
+    started = engine.write_as_owner(write, landed=landed)
+    if started.refusal is not None:
+        raise started.refusal
+    assert started.result is not None
+    if started.claim is None:
+        run = engine.database.read(lambda tx: runs.by_id(tx, _id(started)))
+        assert run is not None
+        if wait and not run.finished:
+            return _follow(engine, started.result, run, watch)
+        return Execution(started.result, run, executed=started.ended)
+    return _execute_claim(engine, definition, started.claim, started.result, watch, ended=started.ended)
+
+
+def _id(started: starting.Started) -> str:
+    assert started.result is not None
+    return started.result.run_id
+
+
+def landed_start(tx: Tx, request: starting.Request, engine: Engine) -> starting.Started | None:
+    """After an unknown commit: is the run of this start there? Then it is ours if we own it."""
+    run = runs.by_id(tx, request.run_id)
+    if run is None:
+        return None
+    ours = run.owner is not None and engine.is_me(run.owner.id)
+    claim = Claim(run.row_id, run.id, run.owner.id, run.epoch) if ours and run.owner else None
+    result = StartResult(Outcome.CREATED, run.id, run.workflow, run.key, run.status)
+    return starting.Started(result, claim=claim)
+
+
+def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) -> Execution:
+    """Execute an unfinished, due run without a live owner. Raises NotResumable for any other."""
+
+    def write(tx: Tx, owner_id: int) -> Claim | Run | NotResumable:
+        run = runs.by_id(tx, run_id)
+        assert run is not None
+        reaped = reap(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
+        run = reaped.run
+        if reaped.ended:
+            return run
+        may = lifecycle.decide_claim(
+            run.status,
+            behind=run.runs_after_row is not None,
+            owned=run.owner is not None,
+            due_at=run.due_at,
+            now=engine.now(),
+        )
+        epoch = runs.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
+        if epoch is None:
+            message = f"run {run.id} cannot be resumed here: {may.reason}"
+            return NotResumable(message, run_id=run.id, status=str(run.status))
+        return Claim(run.row_id, run.id, owner_id, epoch)
+
+    answer = engine.write_as_owner(write)
+    if isinstance(answer, NotResumable):
+        raise answer
+    if isinstance(answer, Run):
+        return Execution(None, answer, executed=True)
+    return _execute_claim(engine, definition, answer, None, watch, ended=False)
+
+
+def _execute_claim(
+    engine: Engine,
+    definition: Definition,
+    claim: Claim | None,
+    result: StartResult | None,
+    watch: Watch,
+    *,
+    ended: bool,
+) -> Execution:
+    """Execute a claimed run to its end, then whatever it promotes. The call is about the run of `result`."""
+    assert claim is not None
+    named = result.run_id if result else claim.run_id
+    executed: list[str] = []
+    left = interrupted = False
+    while claim is not None:
+        executed.append(claim.run_id)
+        end = _to_its_end(engine, definition, claim, watch)
+        claim = end.promoted
+        left, interrupted = end.left, end.interrupted
+    run = _read(engine, named)
+    if not (run.finished or left or interrupted):
+        # Somebody else has it now, or the run we are named after still waits behind another process's.
+        followed = _follow(engine, result, run, watch)
+        run, left, interrupted = followed.run, followed.left, followed.interrupted
+    after = executed.index(named) + 1 if named in executed else 0 if ended else len(executed)
+    others = tuple(_read(engine, run_id) for run_id in executed[after:])
+    return Execution(result, run, True, interrupted=interrupted, left=left, promoted=others)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    promoted: Claim | None = None
+    left: bool = False
+    interrupted: bool = False
+
+
+def _to_its_end(engine: Engine, definition: Definition, claim: Claim, watch: Watch) -> _End:
+    while True:
+        turn = take_turn(engine, claim, definition, stop=watch.stop, progress=watch.progress)
+        if isinstance(turn, Ended):
+            return _End(promoted=turn.promoted)
+        if isinstance(turn, Stopped):
+            return _End(interrupted=True)
+        if isinstance(turn, Gone):
+            return _End(promoted=_promoted_by_others(engine, claim))
+        end = _rest(engine, claim, turn, watch)
+        if end is not None:
+            return end
+
+
+def _rest(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | None:
+    """Stay by a resting run until it is due (None), or leave it."""
+    engine.taken_up(claim)
+    try:
+        return _stay(engine, claim, rested, watch)
+    finally:
+        engine.let_go(claim)
+
+
+def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | None:
+    if watch.max_wait_ms is not None and rested.due_at - engine.now() > watch.max_wait_ms:
+        engine.abandon([claim])
+        return _End(left=True)
+    watch.progress(Progress("resting", claim.run_id, "", due_at=rested.due_at))
+    while (left_ms := rested.due_at - engine.now()) > 0:
+        # Short slices: a clock that jumps, a laptop that wakes, a cancel are all seen at the next one.
+        engine.pause(min(_LOOK_EVERY_S, left_ms / 1000), watch.stop)
+        if watch.stopping:
+            engine.abandon([claim])
+            return _End(interrupted=True)
+        if not engine.still_ours(claim):
+            return _End(promoted=_promoted_by_others(engine, claim))
+
+    def go_on(tx: Tx) -> bool:
+        ours = runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch)
+        if ours:
+            runs.go_on(tx, claim.row_id)
+        return ours
+
+    if not engine.database.write(go_on):
+        return _End(promoted=_promoted_by_others(engine, claim))
+    return None
+
+
+def _promoted_by_others(engine: Engine, claim: Claim) -> Claim | None:
+    """Another process ended our run: look once whether a run that waited behind it is left to nobody."""
+
+    def write(tx: Tx, owner_id: int) -> Claim | None:
+        run = runs.get(tx, claim.row_id)
+        if not run.finished or run.key is None:
+            return None
+        next_id = activity.promoted_after(tx, workflow=run.workflow, key=run.key, run_id=run.id)
+        promoted = runs.by_id(tx, next_id) if next_id else None
+        if promoted is None or promoted.status is not Status.PENDING or promoted.owner is not None:
+            return None
+        return engine.claim_promoted(tx, promoted, owner_id)
+
+    return engine.write_as_owner(write)
+
+
+def _follow(engine: Engine, result: StartResult | None, run: Run, watch: Watch) -> Execution:
+    try:
+        run = follow(engine, run.id, stop=watch.stop)
+    except NotOver:
+        return Execution(result, _read(engine, run.id), executed=False, interrupted=True)
+    return Execution(result, run, executed=False)
+
+
+def follow(
+    engine: Engine, run_id: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None
+) -> Run:
+    """Block until a run is finished. Raises NotOver when `timeout_ms` is over or `stop` is set before."""
+    began = engine.now()
+    while True:
+        run = _read(engine, run_id)
+        if run.finished:
+            return run
+        over = timeout_ms is not None and engine.now() - began >= timeout_ms
+        if over or (stop is not None and stop.is_set()):
+            raise NotOver(f"run {run.id} is {run.status}", run_id=run.id, status=str(run.status))
+        left = _LOOK_EVERY_S if timeout_ms is None else (timeout_ms - (engine.now() - began)) / 1000
+        engine.pause(min(_LOOK_EVERY_S, max(left, 0.001)), stop)
+
+
+def _read(engine: Engine, run_id: str) -> Run:
+    run = engine.database.read(lambda tx: runs.by_id(tx, run_id))
+    if run is None:
+        raise LookupError(f"run {run_id} is gone")
+    return run

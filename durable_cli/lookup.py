@@ -1,0 +1,133 @@
+"""Finding runs and keys by what people type, and the lists. Each function reads inside one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from durable_cli.errors import AmbiguousRun, KeyNotFound, RunNotFound
+from durable_cli.model import Activity, Key, Run, Status
+from durable_cli.store import history, reports
+from durable_cli.store import runs as run_rows
+from durable_cli.store.database import Tx
+
+_SHORTEST_PREFIX = 3
+
+
+def run(tx: Tx, name: str) -> Run:
+    """The run of an id, of a unique prefix (three letters or more), or "last"; with its steps.
+
+    Raises RunNotFound, AmbiguousRun (with the candidates).
+    """
+    found = run_rows.by_id(tx, _resolve(tx, name))
+    assert found is not None
+    return with_steps(tx, found)
+
+
+def _resolve(tx: Tx, name: str) -> str:
+    if name == "last":
+        newest = run_rows.newest(tx)
+        if newest is None:
+            raise RunNotFound("there are no runs yet")
+        return newest
+    if run_rows.by_id(tx, name) is not None:
+        return name
+    if len(name) < _SHORTEST_PREFIX:
+        raise RunNotFound(f"no run {name!r}; a prefix of an id has three letters or more")
+    candidates = run_rows.by_prefix(tx, name, 10)
+    if not candidates:
+        raise RunNotFound(f"no run {name!r}", hint="durable runs list")
+    if len(candidates) > 1:
+        raise AmbiguousRun(f"{name!r} fits more than one run", candidates=tuple(candidates))
+    return candidates[0]
+
+
+def with_steps(tx: Tx, found: Run) -> Run:
+    """The run with its recorded operations."""
+    return replace(found, steps=tuple(history.of_run(tx, found.row_id)))
+
+
+def of_one_workflow(tx: Tx, key: str, workflow: str | None) -> list[Run]:
+    """Every run of a key, the holder first, then newest first. Raises AmbiguousRun if several workflows have it."""
+    found = run_rows.of_key(tx, key, workflow)
+    names = sorted({one.workflow for one in found})
+    if len(names) > 1:
+        raise AmbiguousRun(
+            f"runs of {len(names)} workflows have the key {key!r}",
+            candidates=tuple(names),
+            hint=f"add --workflow {names[0]}",
+        )
+    return found
+
+
+def by_key_or_none(tx: Tx, key: str, workflow: str | None) -> Run | None:
+    """The holder of a key, else its newest run, else None."""
+    found = of_one_workflow(tx, key, workflow)
+    return with_steps(tx, found[0]) if found else None
+
+
+def by_key(tx: Tx, key: str, workflow: str | None) -> Run:
+    """As `by_key_or_none`; raises KeyNotFound."""
+    found = by_key_or_none(tx, key, workflow)
+    if found is None:
+        raise _key_not_found(key, workflow)
+    return found
+
+
+def _key_not_found(key: str, workflow: str | None) -> KeyNotFound:
+    where = f" of workflow {workflow!r}" if workflow is not None else ""
+    return KeyNotFound(f"no run{where} has the key {key!r}", hint="durable keys list")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDetails:
+    """A key with everything about it. `runs`: all, the holder first, then newest first; `activity`: newest first."""
+
+    key: Key
+    runs: list[Run]
+    activity: list[Activity]
+
+    @property
+    def holder(self) -> Run | None:
+        """The run that holds the key."""
+        return next((one for one in self.runs if one.holds_key), None)
+
+    @property
+    def waiting(self) -> Run | None:
+        """The run that waits behind the holder."""
+        return next((one for one in self.runs if one.runs_after_row is not None), None)
+
+
+def key_details(
+    tx: Tx, key: str, workflow: str | None, *, now: int, alive: Callable[[int], bool]
+) -> KeyDetails:
+    """Everything about a key. Raises KeyNotFound, AmbiguousRun."""
+    found = of_one_workflow(tx, key, workflow)
+    if not found:
+        raise _key_not_found(key, workflow)
+    name = found[0].workflow
+    rows = reports.keys(tx, now=now, workflow=name, key=key)
+    return KeyDetails(_key(rows[0], alive), found, reports.activity(tx, workflow=name, key=key))
+
+
+def keys(
+    tx: Tx,
+    *,
+    now: int,
+    alive: Callable[[int], bool],
+    workflow: str | None,
+    held: bool,
+    stuck_ms: int | None,
+) -> list[Key]:
+    """Every key that has runs, the one used last first."""
+    rows = reports.keys(tx, now=now, workflow=workflow, held=held, stuck_ms=stuck_ms)
+    return [_key(row, alive) for row in rows]
+
+
+def _key(row: dict[str, object], alive: Callable[[int], bool]) -> Key:
+    fields = dict(row)
+    owner = fields.pop("owner_id")
+    status = fields["status"]
+    fields["status"] = None if status is None else Status(str(status))
+    fields["owner_alive"] = alive(owner) if isinstance(owner, int) else None
+    return Key(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""All that ends a run or moves a key without starting anything.
+
+Every function here works inside a write transaction that the caller holds, reads the facts, asks `core` and applies
+the answer. `end` alone ends a run, and it decides in the same transaction who has the key next: there is no instant
+in which a finished holder has a run waiting behind it.
+
+Refusals are returned as values, so that the transaction (and the activity in it) can commit before they are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from durable_cli.core import arbitration, lifecycle
+from durable_cli.errors import DurableError, KeyTaken, NoKey, NotFinished, NotRetryable
+from durable_cli.model import Claim, Reuse, Run, RunError, Status, StepStatus
+from durable_cli.store import activity, history, runs, workflows
+from durable_cli.store.database import Tx
+
+Alive = Callable[[int], bool]
+
+
+def reuse_of(tx: Tx, workflow: str) -> Reuse:
+    """The `reuse` in force, as the workflow's last start wrote it."""
+    known = workflows.get(tx, workflow)
+    return known.reuse if known else Reuse.AFTER_CLOSE
+
+
+def end(
+    tx: Tx,
+    run: Run,
+    status: Status,
+    *,
+    now: int,
+    result: str | None = None,
+    error: RunError | None = None,
+    reuse: Reuse | None = None,
+) -> Run | None:
+    """End an unfinished run, and promote (or cancel) the run that waits behind it. Returns the promoted run."""
+    runs.end(tx, run.row_id, status=status, result=result, error=error, now=now)
+    waiting = runs.waiting_behind(tx, run.row_id)
+    if waiting is None:
+        return None
+    reuse = reuse or reuse_of(tx, run.workflow)
+    if arbitration.decide_succession(status, reuse) is arbitration.Succession.CANCEL:
+        kept = RunError("KeyKept", f"run {run.id} ended {status} and reuse={reuse} keeps the key {run.key!r} for it")
+        runs.end(tx, waiting.row_id, status=Status.CANCELLED, result=None, error=kept, now=now)
+        return None
+    hand_over(tx, from_run=run, to_run=waiting, reason="promoted", now=now)
+    return runs.get(tx, waiting.row_id)
+
+
+def hand_over(tx: Tx, *, from_run: Run, to_run: Run, reason: str, now: int) -> None:
+    """The waiting run `to_run` takes the key of `from_run`."""
+    runs.drop_key(tx, from_run.row_id)
+    runs.promote(tx, to_run.row_id, now)
+    _note_hand_off(tx, from_run, to_run.id, reason, now)
+
+
+def _note_hand_off(tx: Tx, from_run: Run, to_id: str, reason: str, now: int) -> None:
+    assert from_run.key is not None
+    activity.handed_off(
+        tx, at=now, workflow=from_run.workflow, key=from_run.key, from_id=from_run.id, to_id=to_id, reason=reason
+    )
+
+
+def free_key(tx: Tx, holder: Run, *, to_id: str, now: int) -> None:
+    """A finished holder lets its key go to the run that a start is about to insert."""
+    runs.drop_key(tx, holder.row_id)
+    _note_hand_off(tx, holder, to_id, "start", now)
+
+
+def replace(tx: Tx, holder: Run, *, by_id: str, now: int) -> Run | None:
+    """Cancel an unfinished holder for the run that a start is about to insert. Returns the run that waited behind it,
+    which has to wait behind the new one (the caller knows its row).
+    """
+    waiting = runs.waiting_behind(tx, holder.row_id)
+    error = RunError("Replaced", f"replaced by run {by_id}")
+    runs.end(tx, holder.row_id, status=Status.CANCELLED, result=None, error=error, now=now)
+    runs.drop_key(tx, holder.row_id)
+    _note_hand_off(tx, holder, by_id, "replaced", now)
+    return waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`accepted` is False where the claim was stale and nothing was written."""
+
+    accepted: bool
+    promoted: Run | None = None
+
+
+def finish(
+    tx: Tx,
+    claim: Claim,
+    status: Status,
+    *,
+    now: int,
+    result: str | None = None,
+    error: RunError | None = None,
+    reuse: Reuse | None = None,
+) -> Finished:
+    """The owner says how its run ended."""
+    if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
+        return Finished(False)
+    run = runs.get(tx, claim.row_id)
+    return Finished(True, end(tx, run, status, now=now, result=result, error=error, reuse=reuse))
+
+
+def give_back(tx: Tx, claim: Claim, *, now: int) -> bool:
+    """The owner lets its unfinished run go, to be claimed by anybody. False: it was not its any more."""
+    if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
+        return False
+    runs.give_back(tx, claim.row_id, now, crash=False)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A run after its owner was looked at. `ended`: it had killed its owners too often and is failed now."""
+
+    run: Run
+    ended: bool = False
+    promoted: Run | None = None
+
+
+def reap(tx: Tx, run: Run, *, now: int, alive: Alive, reuse: Reuse | None = None) -> Reaped:
+    """If the owner of an unfinished run is dead, take the run from it: it may be claimed, or has failed (CrashLoop)."""
+    if run.finished or run.owner is None or alive(run.owner.id):
+        return Reaped(run)
+    fate = lifecycle.decide_orphan(run.status, run.crashes)
+    runs.give_back(tx, run.row_id, now, crash=fate is not lifecycle.Orphan.GIVE_BACK)
+    run = runs.get(tx, run.row_id)
+    if fate is not lifecycle.Orphan.FAIL:
+        return Reaped(run)
+    error = _crash_loop(tx, run)
+    status = Status.COMPENSATION_FAILED if run.status is Status.COMPENSATING else Status.FAILED
+    promoted = end(tx, run, status, now=now, error=error, reuse=reuse)
+    return Reaped(runs.get(tx, run.row_id), ended=True, promoted=promoted)
+
+
+def _crash_loop(tx: Tx, run: Run) -> RunError:
+    recorded = [step for step in history.of_run(tx, run.row_id) if step.status is not StepStatus.RETRYING]
+    after = f"after step {recorded[-1].name!r}" if recorded else "before its first step ended"
+    return RunError(
+        "CrashLoop",
+        f"the process that executed this run died {run.crashes} times in a row {after}",
+        attempt=run.crashes,
+    )
+
+
+def cancel(tx: Tx, run: Run, *, now: int, reason: str | None) -> arbitration.Cancel:
+    """Cancel a run, as far as its status allows; the answer says what was done."""
+    answer = arbitration.decide_cancel(run.status)
+    if answer is arbitration.Cancel.CANCEL:
+        error = RunError("Cancelled", reason or "cancelled")
+        end(tx, run, Status.CANCELLED, now=now, error=error)
+    return answer
+
+
+def key_taken(holder: Run, *, what: str = "nothing was started") -> KeyTaken:
+    """The refusal that names the holder of a key."""
+    kept = holder.finished
+    message = f"key {holder.key!r} of workflow {holder.workflow!r} is "
+    message += (
+        f"kept by run {holder.id}, which is {holder.status}" if kept else f"held by run {holder.id} ({holder.status})"
+    )
+    hint = f"durable release-key {holder.id}" if kept else f"durable runs wait {holder.id}"
+    return KeyTaken(
+        f"{message}; {what}", holder_id=holder.id, holder_status=str(holder.status), finished=kept, hint=hint
+    )
+
+
+def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableError | None:
+    """Make a failed or cancelled run pending again, its recorded steps kept. Returns the refusal, if it is one."""
+    holder = runs.holder(tx, run.workflow_id, run.key) if run.key is not None else None
+    newer = holder if holder is not None and holder.row_id != run.row_id else None
+    answer = arbitration.decide_retry(
+        run.status,
+        keyed=run.key is not None,
+        holds_key=run.holds_key,
+        newer=newer.status if newer else None,
+        reuse=reuse or reuse_of(tx, run.workflow),
+    )
+    if answer is arbitration.Retry.REFUSE_STATUS:
+        return _not_retryable(run)
+    if answer is arbitration.Retry.REFUSE_KEY:
+        assert newer is not None
+        return key_taken(newer, what=f"run {run.id} stays as it is")
+    if newer is not None:
+        runs.drop_key(tx, newer.row_id)
+    if answer in (arbitration.Retry.TAKE, arbitration.Retry.RETAKE):
+        assert run.key is not None
+        activity.retaken(
+            tx,
+            at=now,
+            workflow=run.workflow,
+            key=run.key,
+            run_id=run.id,
+            from_id=newer.id if newer else None,
+        )
+    if run.error is not None and run.error.seq is not None:
+        history.try_again(tx, run.row_id, run.error.branch or "", run.error.seq, now)
+    runs.revive(tx, run.row_id, now)
+    return None
+
+
+def _not_retryable(run: Run) -> NotRetryable:
+    hint = f"durable rerun {run.id}" if run.finished else f"durable runs wait {run.id}"
+    return NotRetryable(
+        f"run {run.id} is {run.status}; only a failed or cancelled run can be retried",
+        run_id=run.id,
+        status=str(run.status),
+        hint=hint,
+    )
+
+
+def release(tx: Tx, run: Run, *, by: str, now: int) -> DurableError | None:
+    """Let a finished holder's key go. Returns the refusal, if it is one."""
+    answer = arbitration.decide_release(run.status, holds_key=run.holds_key)
+    if answer is arbitration.Release.REFUSE_UNFINISHED:
+        return NotFinished(
+            f"run {run.id} is {run.status}; only a finished run's key can be released",
+            run_id=run.id,
+            status=str(run.status),
+            hint=f"durable cancel {run.id}",
+        )
+    if answer is arbitration.Release.REFUSE_NO_KEY:
+        why = "has no key" if run.key is None else f"does not hold its key {run.key!r} any more"
+        return NoKey(f"run {run.id} {why}", run_id=run.id, status=str(run.status))
+    assert run.key is not None
+    runs.drop_key(tx, run.row_id)
+    activity.released(tx, at=now, workflow=run.workflow, key=run.key, run_id=run.id, by=by)
+    return None

@@ -1,0 +1,123 @@
+"""SQL for what happened to keys. One function a kind of row; texts and ids only, since activity outlives runs."""
+
+from __future__ import annotations
+
+import json
+
+from durable_cli.model import ActivityKind
+from durable_cli.store.database import Tx
+
+_INSERT = """
+INSERT INTO durable_activity (at, kind, workflow, key, run_id, outcome, input_changed, details)
+VALUES (:at, :kind, :workflow, :key, :run_id, :outcome, :input_changed, :details)
+"""
+
+
+def _insert(
+    tx: Tx,
+    kind: ActivityKind,
+    *,
+    at: int,
+    workflow: str,
+    key: str | None,
+    run_id: str | None,
+    outcome: str | None = None,
+    input_changed: bool | None = None,
+    **details: object,
+) -> None:
+    tx.insert(
+        _INSERT,
+        at=at,
+        kind=str(kind),
+        workflow=workflow,
+        key=key,
+        run_id=run_id,
+        outcome=outcome,
+        input_changed=None if input_changed is None else int(input_changed),
+        details=json.dumps(details, separators=(",", ":")),
+    )
+
+
+def duplicate(
+    tx: Tx,
+    *,
+    at: int,
+    workflow: str,
+    key: str,
+    holder_id: str,
+    outcome: str,
+    input_changed: bool,
+    input: str | None = None,
+    runs_after: str | None = None,
+) -> None:
+    """A start met a taken key. `input`: JSON text of the one that will not run, when it differs."""
+    details: dict[str, object] = {} if input is None else {"input": json.loads(input)}
+    if runs_after is not None:
+        details["runs_after"] = runs_after
+    _insert(
+        tx,
+        ActivityKind.KEY_DUPLICATE,
+        at=at,
+        workflow=workflow,
+        key=key,
+        run_id=holder_id,
+        outcome=outcome,
+        input_changed=input_changed,
+        **details,
+    )
+
+
+def handed_off(
+    tx: Tx, *, at: int, workflow: str, key: str, from_id: str, to_id: str, reason: str
+) -> None:
+    """The key went from one run to another; `reason`: start, replaced or promoted."""
+    _insert(
+        tx,
+        ActivityKind.KEY_HANDED_OFF,
+        at=at,
+        workflow=workflow,
+        key=key,
+        run_id=to_id,
+        **{"from": from_id, "to": to_id, "reason": reason},
+    )
+
+
+def released(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, by: str) -> None:
+    """Somebody let a finished holder's key go."""
+    _insert(tx, ActivityKind.KEY_RELEASED, at=at, workflow=workflow, key=key, run_id=run_id, by=by)
+
+
+def retaken(
+    tx: Tx, *, at: int, workflow: str, key: str, run_id: str, from_id: str | None
+) -> None:
+    """A retried run took its key back, from a newer run or (None) from nobody."""
+    _insert(
+        tx, ActivityKind.KEY_RETAKEN, at=at, workflow=workflow, key=key, run_id=run_id, **{"from": from_id}
+    )
+
+
+def moved(tx: Tx, *, at: int, workflow: str, from_place: str, to_place: str) -> None:
+    """A workflow's code is recorded from another place now."""
+    _insert(
+        tx,
+        ActivityKind.WORKFLOW_MOVED,
+        at=at,
+        workflow=workflow,
+        key=None,
+        run_id=None,
+        **{"from": from_place, "to": to_place},
+    )
+
+
+_PROMOTED_AFTER = """
+SELECT run_id FROM durable_activity
+WHERE workflow = :workflow AND key = :key AND kind = 'key_handed_off'
+  AND json_extract(details, '$.from') = :run_id AND json_extract(details, '$.reason') = 'promoted'
+ORDER BY id DESC LIMIT 1
+"""
+
+
+def promoted_after(tx: Tx, *, workflow: str, key: str, run_id: str) -> str | None:
+    """The run that took the key when `run_id` ended with one waiting behind it."""
+    found: str | None = tx.value(_PROMOTED_AFTER, workflow=workflow, key=key, run_id=run_id)
+    return found

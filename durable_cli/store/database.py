@@ -1,0 +1,397 @@
+"""`Database`: the one place that opens connections and begins and ends transactions.
+
+One connection a process and database, behind one lock (`process.LOCK`). Every write is BEGIN IMMEDIATE, looks whether
+the file under the path is still the one that is open, and knows that a COMMIT which raised has an unknown outcome.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from durable_cli.errors import (
+    DatabaseNotFound,
+    DatabaseUnusable,
+    DiskFull,
+    DurableError,
+    InternalError,
+    OutcomeUnknown,
+)
+from durable_cli.store import failures, files, filesystem, guard, process, schema
+from durable_cli.store.transaction import Tx as Tx
+
+T = TypeVar("T")
+
+LOCK_DEADLINE = 30.0  # seconds to wait for another process's write
+_PAUSE = (0.0002, 0.003)  # seconds between two looks; drawn at random, or some processes starve (RELIABILITY 1.4)
+_MAX_VALUE = 64 << 20  # bytes
+_JOURNAL_LIMIT = 16 << 20  # bytes the -wal file is cut to when it starts anew
+
+
+class Database:
+    """The database at `path`: opened at first use, usable by all threads, opened anew after a fork.
+
+    `create`: make the file where there is none; without it such a path is `DatabaseNotFound`. `vfs`, `sleep`, `dice`
+    and `wanted` (the schema) can be put in by tests.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool = True,
+        vfs: str | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        dice: Callable[[], float] = random.random,
+        wanted: schema.Schema | None = None,
+    ) -> None:
+        try:
+            self.path = Path(os.path.realpath(path))
+        except ValueError as error:
+            raise DatabaseUnusable(f"{str(path)!r} is not a path: {error}") from None
+        self._create = create
+        self._vfs = vfs
+        self._sleep = sleep
+        self._dice = dice
+        self._wanted = wanted
+        self._connection: apsw.Connection | None = None
+        self._guarded = False
+        self._cookie: int | None = None  # SQLite's number of the schema that was last found to be ours
+        self._identities: dict[str, files.Identity | None] = {}
+        with process.LOCK:
+            _databases.add(self)
+
+    # -- transactions ----------------------------------------------------------------------------------------------
+
+    def read(self, fn: Callable[[Tx], T]) -> T:
+        """What `fn` reads, in one snapshot. `fn` must not write, and must not read or write through this object."""
+        with self._alone():
+            connection = self._ready()
+            with self._transaction(connection, "BEGIN") as tx:
+                self._check_schema(tx)
+                result = fn(tx)
+                tx.stand()
+                if connection.txn_state("main") == apsw.SQLITE_TXN_WRITE:
+                    raise InternalError("a read transaction wrote; it was rolled back")
+            self._roll_back(connection)
+            return result
+
+    def write(self, fn: Callable[[Tx], T], *, landed: Callable[[Tx], T | None] | None = None) -> T:
+        """What `fn` returns, once all that it wrote is on disk; when it raises, nothing was written.
+
+        `landed` is asked when COMMIT failed in a way that leaves the outcome open: the result if what `fn` wrote is
+        there (it looks up an id that the caller made), None if not. Without it such a failure is `OutcomeUnknown`.
+
+        Raises the errors of the file (`DatabaseLocked`, `DiskFull`, `DatabaseReplaced`, ...) and whatever `fn` raises.
+        """
+        with self._alone():
+            connection = self._ready()
+            with self._transaction(connection, "BEGIN IMMEDIATE") as tx:
+                self._check_schema(tx)
+                result = fn(tx)
+                tx.stand()
+                self._check_identity()
+            failure = self._commit(connection)
+            if failure is None:
+                return result
+            found = self._ask(failure, landed)
+            if found is None:
+                raise failure
+            return found
+
+    def close(self) -> None:
+        """Close the connection; the next use opens it again."""
+        with self._alone():
+            self._drop()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with process.LOCK:
+            if self.path in _busy_paths:
+                raise InternalError("a transaction on this database is open in this thread already")
+            _busy_paths.add(self.path)
+            try:
+                yield
+            finally:
+                _busy_paths.discard(self.path)
+
+    @contextmanager
+    def _transaction(self, connection: apsw.Connection, begin: str) -> Iterator[Tx]:
+        """An open transaction; what raises in the block rolls it back. The block's end leaves it open."""
+        tx = Tx(connection, self.path)
+        generation = process.generation()
+        try:
+            tx.change(begin)
+            self._check_identity()
+            yield tx
+        except BaseException:
+            if generation == process.generation():
+                self._roll_back(connection)
+            raise
+
+    def _roll_back(self, connection: apsw.Connection) -> None:
+        if not connection.in_transaction:  # a full disk and some I/O errors have rolled back by themselves
+            return
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.Error:
+            self._drop()
+
+    # -- COMMIT and its unknown outcome ----------------------------------------------------------------------------
+
+    def _commit(self, connection: apsw.Connection) -> DurableError | None:
+        """COMMIT. None: done. An error: the outcome is open. Raises where it is certain that nothing was written."""
+        try:
+            connection.execute("COMMIT")
+        except apsw.Error as error:
+            failure = failures.translate(error, self.path, connection.system_errno)
+            failure.__cause__ = error
+            if connection.in_transaction:  # refused before a byte was written: busy, or a deferred constraint
+                self._roll_back(connection)
+                raise failure from error
+            return failure
+        except BaseException:
+            self._roll_back(connection)
+            raise
+        return None
+
+    def _ask(self, failure: DurableError, landed: Callable[[Tx], T | None] | None) -> T | None:
+        """Settle an open outcome: the result if the commit is there, None if it surely is not.
+
+        The failed commit's frames may lie whole in the WAL, to come back at the next recovery. A new connection, and
+        a commit of its own in that place, make sure that what cannot be seen then never will be.
+        """
+        self._drop()
+        try:
+            connection = self._ready()
+            with self._transaction(connection, "BEGIN IMMEDIATE") as tx:
+                tx.change(
+                    "INSERT INTO durable_meta (name, value) VALUES ('marker', '1')"
+                    " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+                )
+            second = self._commit(connection)
+            if second is not None:
+                raise second
+            if landed is not None:
+                with self._transaction(connection, "BEGIN") as tx:
+                    found = landed(tx)
+                self._roll_back(connection)
+                return found
+        except DurableError as second:
+            self._drop()
+            if isinstance(failure, DiskFull):  # the write itself fell short, so the last frame is not whole
+                raise failure from second
+            raise self._unknown(failure) from second
+        if isinstance(failure, DiskFull):
+            return None
+        raise self._unknown(failure) from failure
+
+    def _unknown(self, failure: DurableError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the disk failed while a change was written to {self.path}, and whether it is there cannot be told",
+            facts=(failure.message,),
+            hint="mend the disk, then look the run up before you start it again",
+        )
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def _ready(self) -> apsw.Connection:
+        if self._connection is None:
+            _check_library(apsw.sqlite_lib_version())
+            files.make_ready(self.path, create=self._create)
+            filesystem.check(self.path)
+            guard.protect(self.path)
+            self._guarded = True
+            try:
+                before = files.identity(str(self.path))
+                self._connection = self._connect()
+                self._open(self._connection)
+                self._identities = {name: files.identity(name) for name in (str(self.path), f"{self.path}-wal")}
+                guard.refresh(self.path)
+                if self._identities[str(self.path)] != before:
+                    raise failures.replaced(self.path)
+            except BaseException as error:
+                number = self._connection.system_errno if self._connection is not None else 0
+                self._drop()
+                if isinstance(error, apsw.Error):
+                    raise failures.translate(error, self.path, number) from error
+                raise
+        return self._connection
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+        connection.set_busy_handler(self._busy_handler())  # first: switching to WAL meets other processes
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+        connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
+        connection.wal_autocheckpoint(1000)
+        pragmas = ["synchronous = FULL", "foreign_keys = 1", "cell_size_check = 1"]
+        if sys.platform == "darwin":
+            pragmas += ["fullfsync = 1", "checkpoint_fullfsync = 1"]
+        for pragma in (*pragmas, f"journal_size_limit = {_JOURNAL_LIMIT}"):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        return connection
+
+    def _open(self, connection: apsw.Connection) -> None:
+        """Look at the schema before anything is written, then switch to WAL, then make or migrate the schema."""
+        self._identities = {}
+        wanted = self._schema()
+        with self._transaction(connection, "BEGIN") as tx:
+            stored = schema.version(tx, wanted, self.path)
+        self._roll_back(connection)
+        if stored == 0 and not self._create:
+            raise DatabaseNotFound(f"there is no durable database in {self.path}: it has none of durable's tables")
+        if connection.pragma("journal_mode") != "wal":
+            self._use_wal(connection)
+        if stored != wanted.version:
+            self._build(connection, wanted)
+        connection.pragma("schema_version")  # a read, which makes the -wal file if there was none
+
+    def _schema(self) -> schema.Schema:
+        if self._wanted is None:
+            self._wanted = schema.current()
+        return self._wanted
+
+    def _check_schema(self, tx: Tx) -> None:
+        """Look again when anybody changed the file's schema: a newer durable may have migrated it under us."""
+        cookie = tx.value("PRAGMA schema_version")
+        if cookie != self._cookie:
+            stored = schema.version(tx, self._schema(), self.path)
+            if stored != self._schema().version:
+                raise DatabaseUnusable(f"the tables of durable vanished from {self.path} while it was in use")
+            self._cookie = cookie
+
+    def _use_wal(self, connection: apsw.Connection) -> None:
+        deadline = time.monotonic() + LOCK_DEADLINE
+        while True:
+            try:
+                mode = connection.pragma("journal_mode", "wal")
+                break
+            except apsw.BusyError:  # two that switch at once: SQLite refuses one without asking the busy handler
+                if time.monotonic() >= deadline:
+                    raise
+                self._sleep(self._pause())
+        if mode != "wal":
+            raise DatabaseUnusable(f"{self.path} cannot be used in WAL mode (it stays in mode {mode!r})")
+
+    def _build(self, connection: apsw.Connection, wanted: schema.Schema) -> None:
+        """Make the schema or bring an older one up to date: all of it in one transaction, by one process only."""
+        connection.pragma("foreign_keys", 0)  # a migration may have to rebuild tables; checked before its COMMIT
+        with self._transaction(connection, "BEGIN IMMEDIATE") as tx:
+            stored = schema.version(tx, wanted, self.path)  # another process may have been first
+            if stored == 0:
+                schema.create(tx, wanted)
+            elif stored != wanted.version:
+                self._back_up(stored)
+                schema.migrate(tx, wanted, self.path)
+        failure = self._commit(connection)
+        if failure is not None:
+            raise failure
+        connection.pragma("foreign_keys", 1)
+        files.sync_directory(self.path.parent)
+
+    def _back_up(self, stored: int) -> None:
+        """Copy the file as it is before a migration. The write lock is held: nobody else is here, nothing changes."""
+        target = self.path.with_name(f"{self.path.name}.schema-{stored}-backup")
+        part = Path(f"{target}.part")
+        part.unlink(missing_ok=True)  # of one that was killed here
+        try:
+            files.make_empty(part)  # 0600 from its first moment; VACUUM would make it 0644
+            reader = self._connect()
+            try:
+                reader.execute("VACUUM INTO ?", (str(part),))
+            finally:
+                reader.close()
+            os.replace(part, target)
+        except OSError as error:
+            raise DatabaseUnusable(f"cannot back {self.path} up to {target} before it is migrated: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+        files.sync_directory(self.path.parent)
+
+    def _check_identity(self) -> None:
+        """Two `stat` calls. SQLite's own HAS_MOVED looks at the database only, and as little as this does."""
+        for name, known in self._identities.items():
+            if files.identity(name) != known:
+                raise failures.replaced(Path(name))
+
+    def _drop(self) -> None:
+        """Close the connection, whatever state it is in."""
+        connection, self._connection = self._connection, None
+        self._identities = {}
+        self._cookie = None
+        if self._guarded:
+            self._guarded = False
+            guard.release(self.path)
+        if connection is not None:
+            try:
+                connection.close()
+            except apsw.Error:
+                connection.close(True)
+
+    def _pause(self) -> float:
+        shortest, longest = _PAUSE
+        return shortest + self._dice() * (longest - shortest)
+
+    def _busy_handler(self) -> Callable[[int], bool]:
+        since, slept = 0.0, 0.0
+
+        def busy(attempt: int) -> bool:
+            nonlocal since, slept
+            if attempt == 0:
+                since, slept = time.monotonic(), 0.0
+            if max(slept, time.monotonic() - since) >= LOCK_DEADLINE:
+                return False
+            pause = self._pause()
+            self._sleep(pause)
+            slept += pause
+            return True
+
+        return busy
+
+
+# -- the process ---------------------------------------------------------------------------------------------------
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_busy_paths: set[Path] = set()  # databases of which this process has a transaction open
+
+
+def _connections() -> list[Any]:
+    return [database._connection for database in _databases if database._connection is not None]
+
+
+def _forget_connections() -> None:
+    _busy_paths.clear()
+    for database in _databases:
+        database._connection = None
+        database._identities = {}
+        database._guarded = False
+
+
+process.on_fork(live=_connections, forget=_forget_connections)
+
+
+def _check_library(found: str) -> None:
+    """Refuse an SQLite with the WAL-reset bug, which corrupts files: before 3.51.3, save where it was mended."""
+    number = tuple(int(part) for part in found.split("."))
+    mended = (
+        (number >= (3, 51, 3) and number != (3, 52, 0))
+        or (3, 50, 7) <= number < (3, 51)
+        or (3, 44, 6) <= number < (3, 45)
+    )
+    if not mended:
+        raise DatabaseUnusable(
+            f"SQLite {found} can corrupt a database that several processes use (mended in 3.51.3)",
+            hint="pip install --upgrade apsw",
+        )

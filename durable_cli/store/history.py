@@ -1,0 +1,100 @@
+"""SQL for the recorded operations of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from durable_cli.model import RunError, Step, StepStatus
+from durable_cli.store.database import Tx
+
+_COLUMNS = (
+    "branch, seq, kind, name, status, attempts, failures, started_at, finished_at, due_at, result, error"
+)
+
+
+def error_text(error: RunError | None) -> str | None:
+    """A RunError as the JSON text that the file keeps (absent fields left out)."""
+    if error is None:
+        return None
+    fields = {name: getattr(error, name) for name in RunError.__slots__}
+    return json.dumps({name: value for name, value in fields.items() if value is not None})
+
+
+def error_from_text(text: str | None) -> RunError | None:
+    """Read `error_text` back. Damaged text becomes an error that says so: lists must always work."""
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        return RunError(**{name: fields.get(name) for name in RunError.__slots__})
+    except (ValueError, AttributeError, TypeError):
+        return RunError("Unreadable", "the stored error can no longer be read")
+
+
+def from_row(row: dict[str, Any]) -> Step:
+    """A row of durable_steps."""
+    fields = dict(row)
+    fields["status"] = StepStatus(row["status"])
+    fields["error"] = error_from_text(row["error"])
+    return Step(**fields)
+
+
+def of_run(tx: Tx, run: int) -> list[Step]:
+    """All recorded operations of a run, in the order of their places."""
+    rows = tx.rows(f"SELECT {_COLUMNS} FROM durable_steps WHERE run_id = :run ORDER BY branch, seq", run=run)
+    return [from_row(row) for row in rows]
+
+
+_RECORD = """
+INSERT INTO durable_steps (run_id, branch, seq, kind, name, status, attempts, failures,
+                           started_at, finished_at, due_at, result, error)
+VALUES (:run, :branch, :seq, :kind, :name, :status, :attempts, :failures,
+        :started_at, :finished_at, :due_at, :result, :error)
+ON CONFLICT (run_id, branch, seq) DO UPDATE SET
+  status = excluded.status, attempts = excluded.attempts, failures = excluded.failures,
+  finished_at = excluded.finished_at, due_at = excluded.due_at, result = excluded.result, error = excluded.error
+WHERE status = 'retrying'
+"""
+
+
+def record(tx: Tx, run: int, step: Step) -> bool:
+    """Record an operation, or the next attempt of a retrying one. False: it had ended before and nothing changed."""
+    return 1 == tx.change(
+        _RECORD,
+        run=run,
+        branch=step.branch,
+        seq=step.seq,
+        kind=step.kind,
+        name=step.name,
+        status=str(step.status),
+        attempts=step.attempts,
+        failures=step.failures,
+        started_at=step.started_at,
+        finished_at=step.finished_at,
+        due_at=step.due_at,
+        result=step.result,
+        error=error_text(step.error),
+    )
+
+
+def at(tx: Tx, run: int, branch: str, seq: int) -> Step | None:
+    """The operation recorded at a place."""
+    row = tx.row(
+        f"SELECT {_COLUMNS} FROM durable_steps WHERE run_id = :run AND branch = :branch AND seq = :seq",
+        run=run,
+        branch=branch,
+        seq=seq,
+    )
+    return from_row(row) if row else None
+
+
+_TRY_AGAIN = """
+UPDATE durable_steps SET status = 'retrying', failures = 0, finished_at = NULL, due_at = :now
+WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'
+"""
+
+
+def try_again(tx: Tx, run: int, branch: str, seq: int, now: int) -> None:
+    """Give the failed operation at this place a fresh budget."""
+    tx.change(_TRY_AGAIN, run=run, branch=branch, seq=seq, now=now)

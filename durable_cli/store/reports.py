@@ -1,0 +1,238 @@
+"""SQL of lists and counts. Each function is called inside one read snapshot; none knows who is alive.
+
+Searching compares with instr(), never LIKE: a key may hold `%` and `_`, and they are letters like any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from durable_cli.model import Activity, Run
+from durable_cli.store import runs as run_rows
+from durable_cli.store.database import Tx
+
+DAY_MS: Final = 86_400_000
+
+# What a list may be narrowed by: "the parameter is null, or the column is equal". Lists travel as JSON text.
+_RUNS: Final = f"""
+SELECT {run_rows.COLUMNS} FROM {run_rows.TABLES}
+WHERE (:workflow IS NULL OR w.name = :workflow)
+  AND (:key IS NULL OR r.key = :key)
+  AND (:statuses IS NULL OR r.status IN (SELECT value FROM json_each(:statuses)))
+  AND (NOT :unfinished OR r.finished_at IS NULL)
+  AND (:since IS NULL OR r.created_at >= :since)
+  AND NOT EXISTS (
+    SELECT 1 FROM json_each(:words) word
+    WHERE instr(r.public_id, word.value) = 0 AND instr(w.name, word.value) = 0
+      AND instr(coalesce(r.key, ''), word.value) = 0 AND instr(r.input, word.value) = 0
+      AND instr(coalesce(r.error, ''), word.value) = 0)
+ORDER BY r.id DESC
+LIMIT :limit
+"""
+
+SEARCH_FIELDS: Final = ("key", "workflow", "status")
+
+
+def split_search(search: str | None) -> tuple[dict[str, str], list[str]]:
+    """`key:article:42 workflow:sync error` -> ({"key": "article:42", "workflow": "sync"}, ["error"]).
+
+    Words are separated by blanks; a field given twice counts as given last. Other words have to occur somewhere in
+    the run's id, workflow, key, input or error.
+    """
+    fields: dict[str, str] = {}
+    words: list[str] = []
+    for word in (search or "").split():
+        name, colon, rest = word.partition(":")
+        if colon and rest and name in SEARCH_FIELDS:
+            fields[name] = rest
+        else:
+            words.append(word)
+    return fields, words
+
+
+def runs(
+    tx: Tx,
+    *,
+    workflow: str | None = None,
+    statuses: Sequence[str] = (),
+    key: str | None = None,
+    unfinished: bool = False,
+    since: int | None = None,
+    search: str | None = None,
+    limit: int | None = None,
+) -> list[Run]:
+    """Runs, newest first. `since`: created at or after that moment. What is given twice must agree with both."""
+    fields, words = split_search(search)
+    wanted = _both(list(statuses) or None, fields.get("status"))
+    names = _both(None if workflow is None else [workflow], fields.get("workflow"))
+    keys = _both(None if key is None else [key], fields.get("key"))
+    if wanted == [] or names == [] or keys == []:
+        return []
+    rows = tx.rows(
+        _RUNS,
+        workflow=None if names is None else names[0],
+        key=None if keys is None else keys[0],
+        statuses=None if wanted is None else json.dumps(wanted),
+        unfinished=int(unfinished),
+        since=since,
+        words=json.dumps(words),
+        limit=-1 if limit is None else limit,
+    )
+    return [run_rows.from_row(row) for row in rows]
+
+
+def _both(given: list[str] | None, searched: str | None) -> list[str] | None:
+    """The values that satisfy an option and a word of SEARCH alike; None: any."""
+    if searched is None:
+        return given
+    return [searched] if given is None or searched in given else []
+
+
+_KEYS: Final = """
+SELECT w.name AS workflow, r.key, count(*) AS runs,
+  h.public_id AS holder_id, h.status, h.held_since, h.owner_id,
+  (SELECT b.public_id FROM durable_runs b
+   WHERE b.workflow_id = r.workflow_id AND b.key = r.key AND b.runs_after_id IS NOT NULL) AS waiting_id,
+  (SELECT count(*) FROM durable_activity a
+   WHERE a.workflow = w.name AND a.key = r.key AND a.kind = 'key_duplicate' AND a.at > :day_ago) AS readds_24h
+FROM durable_runs r
+JOIN durable_workflows w ON w.id = r.workflow_id
+LEFT JOIN durable_runs h ON h.workflow_id = r.workflow_id AND h.key = r.key AND h.holds_key = 1
+WHERE r.key IS NOT NULL
+  AND (:workflow IS NULL OR w.name = :workflow)
+  AND (:key IS NULL OR r.key = :key)
+  AND (NOT :held OR h.id IS NOT NULL)
+  AND (:stuck_before IS NULL OR (h.finished_at IS NULL AND h.held_since <= :stuck_before))
+GROUP BY r.workflow_id, r.key
+ORDER BY max(r.id) DESC
+"""
+
+
+def keys(
+    tx: Tx,
+    *,
+    now: int,
+    workflow: str | None = None,
+    key: str | None = None,
+    held: bool = False,
+    stuck_ms: int | None = None,
+) -> list[dict[str, Any]]:
+    """A row for every key that has runs, the one used last first.
+
+    The fields of `model.Key`, with `owner_id` (of an unfinished holder) in place of `owner_alive`. `stuck_ms`: only
+    keys whose holder is unfinished and has held them for at least so long.
+    """
+    return tx.rows(
+        _KEYS,
+        workflow=workflow,
+        key=key,
+        held=int(held),
+        stuck_before=None if stuck_ms is None else now - stuck_ms,
+        day_ago=now - DAY_MS,
+    )
+
+
+_ACTIVITY: Final = """
+SELECT at, kind, workflow, key, run_id, outcome, input_changed, details FROM durable_activity
+WHERE (:workflow IS NULL OR workflow = :workflow)
+  AND (:key IS NULL OR key = :key)
+  AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+  AND (:since IS NULL OR at >= :since)
+ORDER BY id DESC
+LIMIT :limit
+"""
+
+
+def activity(
+    tx: Tx,
+    *,
+    kinds: Sequence[str] = (),
+    workflow: str | None = None,
+    key: str | None = None,
+    since: int | None = None,
+    limit: int | None = None,
+) -> list[Activity]:
+    """What happened to keys, newest first. No join: the run that a row names may be pruned."""
+    rows = tx.rows(
+        _ACTIVITY,
+        workflow=workflow,
+        key=key,
+        kinds=json.dumps(list(kinds)) if kinds else None,
+        since=since,
+        limit=-1 if limit is None else limit,
+    )
+    return [_activity_from_row(row) for row in rows]
+
+
+def _activity_from_row(row: dict[str, Any]) -> Activity:
+    details: dict[str, object] = {}
+    if row["outcome"] is not None:
+        details["outcome"] = row["outcome"]
+    if row["input_changed"] is not None:
+        details["input_changed"] = bool(row["input_changed"])
+    stored = json.loads(row["details"])
+    if not details.get("input_changed"):
+        stored.pop("input", None)  # null there means "the same input", and a dropped input may itself be null
+    details.update((name, entry) for name, entry in stored.items() if entry is not None or name in ("input", "from"))
+    return Activity(
+        at=row["at"],
+        kind=row["kind"],
+        workflow=row["workflow"],
+        key=row["key"],
+        run_id=row["run_id"],
+        details=details,
+    )
+
+
+_BY_STATUS: Final = """
+SELECT r.status, count(*) AS n FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
+WHERE (:workflow IS NULL OR w.name = :workflow) AND (:since IS NULL OR r.created_at >= :since)
+GROUP BY r.status ORDER BY r.status
+"""
+_HELD: Final = """
+SELECT count(*) FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
+WHERE r.holds_key = 1 AND (:workflow IS NULL OR w.name = :workflow)
+"""
+_NARROWED: Final = "(:workflow IS NULL OR workflow = :workflow) AND (:since IS NULL OR at >= :since)"
+_BY_OUTCOME: Final = f"""
+SELECT outcome, count(*) AS n FROM durable_activity
+WHERE kind = 'key_duplicate' AND {_NARROWED} GROUP BY outcome ORDER BY outcome
+"""
+_DROPPED: Final = f"""
+SELECT count(*) FROM durable_activity
+WHERE kind = 'key_duplicate' AND outcome IN ('use_existing', 'error') AND input_changed = 1 AND {_NARROWED}
+"""
+_HANDOFFS: Final = f"SELECT count(*) FROM durable_activity WHERE kind = 'key_handed_off' AND {_NARROWED}"
+_MOST: Final = f"""
+SELECT workflow, key, count(*) AS count FROM durable_activity
+WHERE kind = 'key_duplicate' AND {_NARROWED}
+GROUP BY workflow, key ORDER BY count(*) DESC, max(id) DESC LIMIT 10
+"""
+_OVER_TIME: Final = f"""
+SELECT at / :step * :step AS at, count(*) AS count FROM durable_activity
+WHERE kind = 'key_duplicate' AND {_NARROWED} GROUP BY at / :step ORDER BY at / :step
+"""
+
+
+def stats(
+    tx: Tx, *, now: int, workflow: str | None = None, since: int | None = None
+) -> dict[str, Any]:
+    """Counts, with the fields of `client.Stats`.
+
+    `since` narrows runs by their creation and activity by its moment; keys held are those held now. `over_time` has
+    a count an hour for spans up to two days and a count a day for longer ones (`at`: milliseconds, when the hour or
+    day in UTC begins).
+    """
+    narrowed = {"workflow": workflow, "since": since}
+    step = DAY_MS if since is None or now - since > 2 * DAY_MS else DAY_MS // 24
+    return {
+        "runs": {row["status"]: row["n"] for row in tx.rows(_BY_STATUS, **narrowed)},
+        "held": tx.value(_HELD, workflow=workflow),
+        "readds": {row["outcome"]: row["n"] for row in tx.rows(_BY_OUTCOME, **narrowed)},
+        "dropped_inputs": tx.value(_DROPPED, **narrowed),
+        "handoffs": tx.value(_HANDOFFS, **narrowed),
+        "most_readded": tx.rows(_MOST, **narrowed),
+        "over_time": tx.rows(_OVER_TIME, step=step, **narrowed),
+    }
