@@ -37,9 +37,11 @@ CREATE TABLE durable_workflows (
   app_dir      TEXT NOT NULL,             -- what has to be on sys.path
   reuse        TEXT NOT NULL,
   on_duplicate TEXT NOT NULL,
+  timeout_ms   INTEGER,                   -- how long a run may take; NULL: as long as it likes
   updated_at   INTEGER NOT NULL,
   CONSTRAINT workflow_name_is_unique UNIQUE (name),
-  CONSTRAINT reuse_is_known CHECK (reuse IN ('after_close', 'after_failure', 'never'))
+  CONSTRAINT reuse_is_known CHECK (reuse IN ('after_close', 'after_failure', 'never')),
+  CONSTRAINT timeout_is_positive CHECK (timeout_ms > 0)
 ) STRICT;
 
 -- A process that executes runs. It is alive while it holds byte `id` of the lock file beside the database, so ids
@@ -72,6 +74,10 @@ CREATE TABLE durable_runs (
   owner_id      INTEGER REFERENCES durable_owners (id),
   epoch         INTEGER NOT NULL DEFAULT 0,
   crashes       INTEGER NOT NULL DEFAULT 0,  -- owners that died since the last recorded operation
+  timeout_ms    INTEGER,
+  deadline_at   INTEGER,                  -- when it times out: counted from the moment it may begin
+  parent_id     INTEGER REFERENCES durable_runs (id) ON DELETE SET NULL,
+  note          TEXT,                     -- why nobody goes on with it (its code cannot be loaded)
   CONSTRAINT public_id_is_unique UNIQUE (public_id),
   CONSTRAINT public_id_is_ten_letters CHECK (length(public_id) = 10),
   CONSTRAINT status_is_known CHECK (status IN (
@@ -95,6 +101,7 @@ CREATE TABLE durable_runs (
   CONSTRAINT only_completed_has_a_result CHECK (result IS NULL OR status = 'completed'),
   CONSTRAINT ended_badly_has_an_error CHECK (
     (error IS NOT NULL) = (status IN ('compensating', 'failed', 'cancelled', 'compensated', 'compensation_failed'))),
+  CONSTRAINT deadline_needs_a_timeout CHECK (deadline_at IS NULL OR (timeout_ms > 0 AND finished_at IS NULL)),
   CONSTRAINT never_claimed_is_epoch_zero CHECK (epoch >= 0 AND crashes >= 0 AND (epoch > 0 OR started_at IS NULL))
 ) STRICT;
 
@@ -106,9 +113,13 @@ CREATE INDEX durable_runs_by_key ON durable_runs (key, workflow_id, id) WHERE ke
 CREATE INDEX durable_runs_by_workflow ON durable_runs (workflow_id, id);
 CREATE INDEX durable_runs_unfinished ON durable_runs (status, due_at) WHERE finished_at IS NULL;
 CREATE INDEX durable_runs_owned ON durable_runs (owner_id) WHERE owner_id IS NOT NULL;
+CREATE INDEX durable_runs_overdue ON durable_runs (deadline_at) WHERE deadline_at IS NOT NULL;
+CREATE INDEX durable_runs_children ON durable_runs (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX durable_runs_finished ON durable_runs (finished_at) WHERE finished_at IS NOT NULL;
 
 -- One recorded operation of a run. Its place is (branch, seq): the seq-th operation on that branch of the function.
+-- A step that runs is not announced: it has no row until its first attempt ended. An operation that waits (a sleep,
+-- an event, a child, branches) has one from the moment it waits.
 CREATE TABLE durable_steps (
   run_id      INTEGER NOT NULL REFERENCES durable_runs (id) ON DELETE CASCADE,
   branch      TEXT NOT NULL,
@@ -120,17 +131,42 @@ CREATE TABLE durable_steps (
   failures    INTEGER NOT NULL,           -- those that raised: what a retry budget counts
   started_at  INTEGER NOT NULL,
   finished_at INTEGER,
-  due_at      INTEGER,                    -- of a retrying one: when its next attempt is due
+  due_at      INTEGER,                    -- of a retrying one: its next attempt; of a waiting one: its time-out
   result      TEXT,
   error       TEXT,
+  details     TEXT,                       -- of an operation that waits: what for, as a JSON object
+  child_id    INTEGER REFERENCES durable_runs (id) ON DELETE SET NULL,  -- the run it waits for or has started
+  undo_order  INTEGER,                    -- of a step with a compensation: the how-manieth of its run that completed
   PRIMARY KEY (run_id, branch, seq),
-  CONSTRAINT step_status_is_known CHECK (status IN ('completed', 'failed', 'retrying')),
+  CONSTRAINT step_status_is_known CHECK (status IN ('completed', 'failed', 'retrying', 'waiting')),
   CONSTRAINT step_result_when_completed CHECK ((result IS NOT NULL) = (status = 'completed')),
-  CONSTRAINT step_error_unless_completed CHECK ((error IS NOT NULL) = (status <> 'completed')),
-  CONSTRAINT step_due_when_retrying CHECK ((due_at IS NOT NULL) = (status = 'retrying')),
-  CONSTRAINT step_finished_unless_retrying CHECK ((finished_at IS NOT NULL) = (status <> 'retrying')),
+  CONSTRAINT step_error_when_it_failed CHECK ((error IS NOT NULL) = (status IN ('failed', 'retrying'))),
+  CONSTRAINT step_due_when_retrying CHECK (status IN ('waiting') OR (due_at IS NOT NULL) = (status = 'retrying')),
+  CONSTRAINT step_finished_when_ended CHECK ((finished_at IS NOT NULL) = (status IN ('completed', 'failed'))),
+  CONSTRAINT only_completed_is_undone CHECK (undo_order IS NULL OR status = 'completed'),
   CONSTRAINT step_counts_attempts CHECK (failures BETWEEN 0 AND attempts)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX durable_steps_waiting ON durable_steps (run_id) WHERE status = 'waiting';
+CREATE INDEX durable_steps_by_child ON durable_steps (child_id) WHERE child_id IS NOT NULL;
+CREATE INDEX durable_steps_undone ON durable_steps (run_id) WHERE undo_order IS NOT NULL;
+
+-- Events and a human's answers, sent to a run and kept until it gets there. A run receives one of each name, for
+-- ever: `received` marks it, and the others stay for people to see.
+CREATE TABLE durable_events (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  run_id     INTEGER NOT NULL REFERENCES durable_runs (id) ON DELETE CASCADE,
+  kind       TEXT NOT NULL,
+  name       TEXT NOT NULL,
+  payload    TEXT NOT NULL,
+  received   INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL,
+  CONSTRAINT event_kind_is_known CHECK (kind IN ('event', 'input')),
+  CONSTRAINT received_is_a_flag CHECK (received IN (0, 1))
+) STRICT;
+
+CREATE INDEX durable_events_by_name ON durable_events (run_id, kind, name, id);
+CREATE UNIQUE INDEX durable_one_received ON durable_events (run_id, kind, name) WHERE received = 1;
 
 -- What happened to keys. Outlives the runs it names, hence text and no foreign keys.
 CREATE TABLE durable_activity (

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 from durable_cli import foreground, lookup, settling, starting
 from durable_cli.core import arbitration
 from durable_cli.core.keys import check_key
-from durable_cli.definition import UNSET, Definition, WorkflowFunction, parse_on_duplicate
+from durable_cli.core.policies import parse_timeout
+from durable_cli.core.timing import Duration
+from durable_cli.definition import UNSET, Definition, WorkflowFunction, parse_on_duplicate, refuse_start_options
 from durable_cli.engine import Engine
-from durable_cli.errors import CannotCancel, DurableError, NotFinished, WorkflowNotFound
+from durable_cli.errors import DurableError, NotFinished, WorkflowNotFound
 from durable_cli.foreground import Execution, Watch
 from durable_cli.lookup import KeyDetails
 from durable_cli.model import (
@@ -30,7 +32,7 @@ from durable_cli.model import (
     Status,
     Workflow,
 )
-from durable_cli.operations import Progress
+from durable_cli.execution import Progress
 from durable_cli.owners import Liveness
 from durable_cli.runner import silent
 from durable_cli.starting import Explanation
@@ -107,15 +109,18 @@ class Durable:
         *,
         key: str | None = None,
         on_duplicate: str | OnDuplicate | None = None,
+        timeout: Duration | None = None,
         run_id: str | None = None,
         moved: bool = False,
+        **unknown: Any,
     ) -> StartResult:
         """Record a start; a worker, a tick or `execute` runs it.
 
         `workflow` is a decorated function or the name of one that the file knows. Raises InvalidInput, InvalidKey,
         InvalidName, WorkflowNotFound (nothing is written), KeyTaken (only the duplicate is recorded).
         """
-        request = self._request(workflow, input, key, on_duplicate, moved, run_id)
+        refuse_start_options(unknown)
+        request = self._request(workflow, input, key, on_duplicate, timeout, moved, run_id)
         engine = self._engine
         started = engine.database.write(
             lambda tx: starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None),
@@ -130,19 +135,22 @@ class Durable:
         *,
         key: str | None = None,
         on_duplicate: str | OnDuplicate | None = None,
+        timeout: Duration | None = None,
         moved: bool = False,
         stop: threading.Event | None = None,
         max_wait_ms: int | None = None,
         wait: bool = False,
         progress: Callable[[Progress], None] = silent,
+        **unknown: Any,
     ) -> Execution:
         """Start and execute here until the run ends: what `durable run` does. Raises as `start`.
 
         `stop`: set it, and no further step begins; the run stays resumable. `max_wait_ms`: leave a run that rests
         longer. `wait`: where nothing is executed here, block until the holder's run ends.
         """
+        refuse_start_options(unknown)
         definition = self._definition(workflow)
-        request = self._request(definition, input, key, on_duplicate, moved, None)
+        request = self._request(definition, input, key, on_duplicate, timeout, moved)
         watch = Watch(stop, max_wait_ms, progress)
         return self._seen(foreground.execute(self._engine, definition, request, watch=watch, wait=wait))
 
@@ -157,7 +165,7 @@ class Durable:
         moved: bool = False,
     ) -> Explanation:
         """What a start would do now, and why. Writes nothing and creates no file."""
-        request = self._request(workflow, input, key, on_duplicate, moved, None)
+        request = self._request(workflow, input, key, on_duplicate, None, moved)
         engine = self._engine
         if not engine.path.exists():
             reason = "a new run would start: there is no database yet"
@@ -172,20 +180,17 @@ class Durable:
         input: object,
         key: str | None,
         on_duplicate: str | OnDuplicate | None,
+        timeout: Duration | None,
         moved: bool,
-        run_id: str | None,
+        run_id: str | None = None,
     ) -> starting.Request:
-        definition = self._definition(workflow)
-        policy = parse_on_duplicate(on_duplicate) if isinstance(on_duplicate, str) else on_duplicate
-        return starting.Request(
+        return starting.request_for(
+            self._definition(workflow),
+            input,
             run_id=run_id or self._engine.new_id(),
-            workflow=definition.name,
-            location=definition.location,
-            reuse=definition.reuse,
-            default_on_duplicate=definition.on_duplicate,
-            on_duplicate=policy or definition.on_duplicate,
-            key=check_key(key),
-            input=definition.accept_input(input),
+            key=key,
+            on_duplicate=on_duplicate,
+            timeout_ms=parse_timeout(timeout),
             moved=moved,
         )
 
@@ -259,30 +264,22 @@ class Durable:
     ) -> CancelResult:
         """Cancel a run, by id or as the holder of a key. Complete when it returns.
 
-        `cancelled` is 0 where there was nothing to cancel (finished, or no run has that key). Raises RunNotFound for
-        an unknown id, CannotCancel for a compensating run.
+        `cancelled` is 0 where there was nothing to cancel: finished, compensating (which cannot be cancelled), or no
+        run has that key. Raises RunNotFound for an unknown id, AmbiguousRun.
         """
-        if run is None:
-            name = check_key(key)
-            if name is None:
-                raise TypeError("cancel needs a run or a key")
-            found = self._holder(name, workflow)
+        if run is None and key is None:
+            raise TypeError("cancel needs a run or a key")
+        engine, name = self._engine, check_key(key) or ""
+
+        def write(tx: Tx) -> CancelResult:
+            found = lookup.by_key_or_none(tx, name, workflow) if run is None else lookup.run(tx, run)
             if found is None:
                 return CancelResult(0, None, None)
-        else:
-            found = self.run(run)
-        engine = self._engine
+            answer = settling.cancel(tx, found, now=engine.now(), reason=reason)
+            now = runs.get(tx, found.row_id)
+            return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
 
-        def write(tx: Tx) -> arbitration.Cancel:
-            return settling.cancel(tx, runs.get(tx, found.row_id), now=engine.now(), reason=reason)
-
-        answer = engine.database.write(write)
-        now = self.run(found.id)
-        if answer is arbitration.Cancel.REFUSE:
-            raise CannotCancel(
-                f"run {now.id} is compensating and cannot be cancelled", run_id=now.id, status=str(now.status)
-            )
-        return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
+        return engine.database.write(write)
 
     def release_key(self, run: str, *, by: str | None = None) -> Run:
         """Let the key of a finished holder go. Raises RunNotFound, NotFinished, NoKey. `by`: default the user."""
@@ -311,9 +308,6 @@ class Durable:
     def find(self, *, key: str, workflow: str | None = None) -> Run:
         """The holder of a key, else its newest run. Raises KeyNotFound, AmbiguousRun (runs of several workflows)."""
         return self._seen_run(self._read(lambda tx: lookup.by_key(tx, key, workflow)))
-
-    def _holder(self, key: str, workflow: str | None) -> Run | None:
-        return self._read(lambda tx: lookup.by_key_or_none(tx, key, workflow))
 
     def runs(
         self,

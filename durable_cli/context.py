@@ -1,22 +1,33 @@
-"""What workflow code calls: thin faces of `operations`, one for plain functions and one for `async def`."""
+"""What workflow code calls: thin faces of the operations, one for plain functions and one for `async def`.
+
+`_Calls` turns arguments into an operation, once for both; a face drives it or awaits it.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import inspect
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from durable_cli.definition import Retry
-from durable_cli.operations import Operations, drive
+from durable_cli import branches, children, inputs, waits
+from durable_cli.core.policies import Retry, parse_timeout
+from durable_cli.core.timing import Duration, parse_duration
+from durable_cli.definition import UNSET, WorkflowFunction
+from durable_cli.errors import UsageError
+from durable_cli.model import OnDuplicate
+from durable_cli.operations import Operations, StepOptions, drive
+from durable_cli.values import codec
+from durable_cli.waits import NO_DEFAULT
 
 P = ParamSpec("P")
 T = TypeVar("T")
+OnError = Literal["fail_fast", "complete_all"]
+Operation = Coroutine[Any, Any, Any]
 
 
-class _Common:
-    """What both contexts have."""
+class _Calls:
+    """What both contexts have, and how arguments become an operation."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -49,39 +60,251 @@ class _Common:
         so `finally` blocks run). Reads the file; costs some tens of microseconds."""
         self._operations.heartbeat()
 
+    def _run(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation:
+        return self._operations.step(name, function, args, kwargs, _options(kwargs))
 
-class Context(_Common):
-    """The context of a plain workflow function."""
+    def _now(self) -> Operation:
+        return self._operations.value("now", self._operations.moment, dt.datetime)
+
+    def _uuid(self) -> Operation:
+        return self._operations.value("uuid", uuid.uuid4, uuid.UUID)
+
+    def _random(self) -> Operation:
+        return self._operations.value("random", self._operations.execution.engine.dice, float)
+
+    def _sleep(self, name: str, duration: Duration) -> Operation:
+        return waits.sleep(self._operations, name, self._operations.execution.now() + parse_duration(duration))
+
+    def _sleep_until(self, name: str, when: dt.datetime) -> Operation:
+        if not isinstance(when, dt.datetime) or when.tzinfo is None:
+            raise UsageError(f"sleep_until {name!r} needs a datetime with a zone, not {when!r}")
+        return waits.sleep(self._operations, name, round(when.timestamp() * 1000))
+
+    def _wait(
+        self, mode: str, name: str, names: tuple[str, ...], timeout: Duration | None, default: object
+    ) -> Operation:
+        wanted = waits.Wanted("event", name, names, mode, parse_timeout(timeout), default, {})
+        return waits.wait(self._operations, wanted, codec(Any))
+
+    def _wait_many(
+        self, mode: str, names: Sequence[str], timeout: Duration | None, default: object
+    ) -> Operation:
+        given = waits.names_of(names)
+        return self._wait(mode, f"{mode} of {', '.join(given)}"[:255], given, timeout, default)
+
+    def _input(
+        self,
+        name: str,
+        prompt: str | None,
+        type: Any,
+        choices: Sequence[str] | None,
+        timeout: Duration | None,
+        default: object,
+    ) -> Operation:
+        asked = inputs.question(name, prompt, type, choices)
+        wanted = waits.Wanted(
+            "input", name, (name,), "one", parse_timeout(timeout), default, asked.details
+        )
+        return waits.wait(self._operations, wanted, asked.values)
+
+    def _parallel(
+        self, branches_: Mapping[str, Callable[[Any], Any]], concurrency: int | None, on_error: str
+    ) -> Operation:
+        bodies = branches.bodies_of(self._operations, branches_)
+        return branches.parallel(
+            self._operations, "parallel", "parallel", bodies, concurrency=concurrency, on_error=on_error
+        )
+
+    def _map(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        items: Iterable[Any],
+        concurrency: int | None,
+        on_error: str,
+        retry: Retry | None,
+        timeout: Duration | None,
+    ) -> Operation:
+        options = StepOptions(retry=retry or Retry(), timeout_ms=parse_timeout(timeout))
+        return branches.map_items(
+            self._operations,
+            name,
+            function,
+            list(items),
+            options=options,
+            concurrency=concurrency,
+            on_error=on_error,
+        )
+
+    def _race(self, branches_: Mapping[str, Callable[[Any], Any]]) -> Operation:
+        return branches.race(self._operations, branches.bodies_of(self._operations, branches_))
+
+
+def _options(kwargs: dict[str, Any]) -> StepOptions:
+    """Take durable's own options out of the keyword arguments of `ctx.run`."""
+    retry = kwargs.pop("retry", None)
+    compensate_retry = kwargs.pop("compensate_retry", None)
+    for name, given in (("retry", retry), ("compensate_retry", compensate_retry)):
+        if given is not None and not isinstance(given, Retry):
+            raise UsageError(f"{name}= takes a Retry(...), not {type(given).__name__}")
+    compensate = kwargs.pop("compensate", None)
+    if compensate is not None and not callable(compensate):
+        raise UsageError(f"compensate= takes a function of the step's result, not {type(compensate).__name__}")
+    return StepOptions(
+        retry=retry or Retry(),
+        timeout_ms=parse_timeout(kwargs.pop("timeout", None)),
+        compensate=compensate,
+        compensate_retry=compensate_retry,
+    )
+
+
+class Context(_Calls):
+    """The context of a plain workflow function.
+
+    Every operation is recorded: on a replay it gives back what it gave the first time.
+    """
 
     def run(
-        self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        compensate: Callable[[T], Any] | None = None,
+        compensate_retry: Retry | None = None,
+        **kwargs: Any,
     ) -> T:
         """Run a step: call `function(*args, **kwargs)` until it succeeds or `retry` gives up, and record the end.
 
         A recorded step never runs again: its result is given back. Results are JSON, typed by the function's return
-        annotation. Raises StepFailed when the step failed for good.
+        annotation. `timeout`: of each attempt; a plain function that is still executing then goes on in its thread,
+        and its result is not used. `compensate(result)` undoes the step if the run fails later. Raises StepFailed
+        when the step failed for good.
         """
-        result: T = drive(self._operations.step(name, function, args, kwargs, retry))
+        kwargs |= {"retry": retry, "timeout": timeout, "compensate": compensate, "compensate_retry": compensate_retry}
+        result: T = drive(self._run(name, function, args, kwargs))
         return result
 
     def now(self) -> dt.datetime:
-        """The moment (UTC) at which this operation ran first; the same on every replay."""
-        moment: dt.datetime = drive(self._operations.value("now", self._operations.moment, dt.datetime))
+        """The moment (UTC) at which this operation ran first."""
+        moment: dt.datetime = drive(self._now())
         return moment
 
     def uuid(self) -> uuid.UUID:
-        """A random UUID, the same on every replay."""
-        made: uuid.UUID = drive(self._operations.value("uuid", uuid.uuid4, uuid.UUID))
+        """A random UUID."""
+        made: uuid.UUID = drive(self._uuid())
         return made
 
     def random(self) -> float:
-        """A random number in [0, 1), the same on every replay."""
-        made: float = drive(self._operations.value("random", self._operations.execution.dice, float))
+        """A random number in [0, 1)."""
+        made: float = drive(self._random())
         return made
 
+    def sleep(self, name: str, duration: Duration) -> None:
+        """Rest for a duration. The run keeps no thread and no process meanwhile; due while all was off is due now."""
+        drive(self._sleep(name, duration))
 
-class AsyncContext(_Common):
-    """The context of an `async def` workflow function."""
+    def sleep_until(self, name: str, when: dt.datetime) -> None:
+        """Rest until a moment (a datetime with a zone)."""
+        drive(self._sleep_until(name, when))
+
+    def wait_for_event(self, name: str, *, timeout: Duration | None = None, default: Any = NO_DEFAULT) -> Any:
+        """The payload of the event of this name: one sent already, else the next. When `timeout` is over: `default`,
+        or WaitTimeout where none was given."""
+        return drive(self._wait("one", name, (name,), timeout, default))
+
+    def wait_for_any(self, names: Sequence[str], *, timeout: Duration | None = None, default: Any = NO_DEFAULT) -> Any:
+        """(name, payload) of the first of these events to come."""
+        return drive(self._wait_many("any", names, timeout, default))
+
+    def wait_for_all(self, names: Sequence[str], *, timeout: Duration | None = None, default: Any = NO_DEFAULT) -> Any:
+        """{name: payload} when all of these events have come."""
+        return drive(self._wait_many("all", names, timeout, default))
+
+    def wait_for_input(
+        self,
+        name: str,
+        *,
+        prompt: str | None = None,
+        type: Any = "text",
+        choices: Sequence[str] | None = None,
+        timeout: Duration | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Any:
+        """What a person answers by `durable input RUN NAME VALUE`.
+
+        `type`: "text" (str), "choice" (one of `choices`), "approval" (bool), "form" (a JSON object), or a pydantic
+        model, dataclass or TypedDict (validated, and rebuilt as that).
+        """
+        return drive(self._input(name, prompt, type, choices, timeout, default))
+
+    def parallel(
+        self,
+        branches: Mapping[str, Callable[[Context], Any]],
+        *,
+        concurrency: int | None = None,
+        on_error: OnError = "fail_fast",
+    ) -> dict[str, Any]:
+        """Run branches at once, each `function(ctx)` with a context of its own; their results by name.
+
+        "fail_fast": the first failure is raised, and the others begin nothing new; "complete_all": all go to their
+        ends, then BranchesFailed is raised if one failed.
+        """
+        results: dict[str, Any] = drive(self._parallel(branches, concurrency, on_error))
+        return results
+
+    def map(
+        self,
+        name: str,
+        function: Callable[[Any], T],
+        items: Iterable[Any],
+        *,
+        concurrency: int | None = None,
+        on_error: OnError = "fail_fast",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+    ) -> list[T]:
+        """`function(item)` as a step for every item, several at once; the results in the order of the items."""
+        results: list[T] = drive(self._map(name, function, items, concurrency, on_error, retry, timeout))
+        return results
+
+    def race(self, branches: Mapping[str, Callable[[Context], Any]]) -> tuple[str, Any]:
+        """Run branches at once; (name, result) of the first that succeeds. The others begin nothing new."""
+        winner: tuple[str, Any] = drive(self._race(branches))
+        return winner
+
+    def call(
+        self,
+        workflow: WorkflowFunction[..., T],
+        input: Any = UNSET,
+        *,
+        key: str | None = None,
+        on_duplicate: str | OnDuplicate | None = None,
+    ) -> T:
+        """Run another workflow as a child and wait for its result. Raises ChildFailed when it does not complete."""
+        result: T = drive(children.call(self._operations, workflow, input, key, on_duplicate))
+        return result
+
+    def start(
+        self,
+        workflow: WorkflowFunction[..., Any],
+        input: Any = UNSET,
+        *,
+        key: str | None = None,
+        on_duplicate: str | OnDuplicate | None = None,
+    ) -> str:
+        """Start another workflow as a child and go on; the id of its run."""
+        run_id: str = drive(children.start(self._operations, workflow, input, key, on_duplicate))
+        return run_id
+
+
+class AsyncContext(_Calls):
+    """The context of an `async def` workflow function: `Context`, to be awaited.
+
+    An `async def` step runs on the event loop, a plain one in a thread; a step's `timeout` cancels it.
+    """
 
     @overload
     async def run(
@@ -91,63 +314,143 @@ class AsyncContext(_Common):
         /,
         *args: Any,
         retry: Retry | None = None,
+        timeout: Duration | None = None,
+        compensate: Callable[[T], Any] | None = None,
+        compensate_retry: Retry | None = None,
         **kwargs: Any,
     ) -> T: ...
 
     @overload
     async def run(
-        self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        compensate: Callable[[T], Any] | None = None,
+        compensate_retry: Retry | None = None,
+        **kwargs: Any,
     ) -> T: ...
 
     async def run(
-        self, name: str, function: Callable[..., Any], /, *args: Any, retry: Retry | None = None, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        compensate: Callable[[Any], Any] | None = None,
+        compensate_retry: Retry | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """Run a step, as `Context.run`. An `async def` step runs on the event loop, a plain one in a thread."""
-        return await self._operations.step(name, function, args, kwargs, retry)
+        """As `Context.run`."""
+        kwargs |= {"retry": retry, "timeout": timeout, "compensate": compensate, "compensate_retry": compensate_retry}
+        return await self._run(name, function, args, kwargs)
 
     async def now(self) -> dt.datetime:
         """As `Context.now`."""
-        moment: dt.datetime = await self._operations.value("now", self._operations.moment, dt.datetime)
+        moment: dt.datetime = await self._now()
         return moment
 
     async def uuid(self) -> uuid.UUID:
         """As `Context.uuid`."""
-        made: uuid.UUID = await self._operations.value("uuid", uuid.uuid4, uuid.UUID)
+        made: uuid.UUID = await self._uuid()
         return made
 
     async def random(self) -> float:
         """As `Context.random`."""
-        made: float = await self._operations.value("random", self._operations.execution.dice, float)
+        made: float = await self._random()
         return made
 
+    async def sleep(self, name: str, duration: Duration) -> None:
+        """As `Context.sleep`."""
+        await self._sleep(name, duration)
 
-class PlainFace:
-    """How a plain workflow calls its steps: here and now. An `async def` step gets an event loop of its own."""
+    async def sleep_until(self, name: str, when: dt.datetime) -> None:
+        """As `Context.sleep_until`."""
+        await self._sleep_until(name, when)
 
-    async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = function(*args, **kwargs)
-        if not inspect.iscoroutine(result):
-            return result
-        import asyncio  # late: most plain workflows never need it
+    async def wait_for_event(self, name: str, *, timeout: Duration | None = None, default: Any = NO_DEFAULT) -> Any:
+        """As `Context.wait_for_event`."""
+        return await self._wait("one", name, (name,), timeout, default)
 
-        return asyncio.run(result)
+    async def wait_for_any(
+        self, names: Sequence[str], *, timeout: Duration | None = None, default: Any = NO_DEFAULT
+    ) -> Any:
+        """As `Context.wait_for_any`."""
+        return await self._wait_many("any", names, timeout, default)
 
-    async def blocking(self, function: Callable[[], bool]) -> bool:
-        return function()
+    async def wait_for_all(
+        self, names: Sequence[str], *, timeout: Duration | None = None, default: Any = NO_DEFAULT
+    ) -> Any:
+        """As `Context.wait_for_all`."""
+        return await self._wait_many("all", names, timeout, default)
 
+    async def wait_for_input(
+        self,
+        name: str,
+        *,
+        prompt: str | None = None,
+        type: Any = "text",
+        choices: Sequence[str] | None = None,
+        timeout: Duration | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Any:
+        """As `Context.wait_for_input`."""
+        return await self._input(name, prompt, type, choices, timeout, default)
 
-class AsyncFace:
-    """How an `async` workflow calls its steps, never blocking its event loop."""
+    async def parallel(
+        self,
+        branches: Mapping[str, Callable[[AsyncContext], Awaitable[Any]]],
+        *,
+        concurrency: int | None = None,
+        on_error: OnError = "fail_fast",
+    ) -> dict[str, Any]:
+        """As `Context.parallel`."""
+        results: dict[str, Any] = await self._parallel(branches, concurrency, on_error)
+        return results
 
-    async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        import asyncio
+    async def map(
+        self,
+        name: str,
+        function: Callable[[Any], Any],
+        items: Iterable[Any],
+        *,
+        concurrency: int | None = None,
+        on_error: OnError = "fail_fast",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+    ) -> list[Any]:
+        """As `Context.map`."""
+        results: list[Any] = await self._map(name, function, items, concurrency, on_error, retry, timeout)
+        return results
 
-        if inspect.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
-        result = await asyncio.to_thread(function, *args, **kwargs)
-        return await result if inspect.isawaitable(result) else result
+    async def race(self, branches: Mapping[str, Callable[[AsyncContext], Awaitable[Any]]]) -> tuple[str, Any]:
+        """As `Context.race`."""
+        winner: tuple[str, Any] = await self._race(branches)
+        return winner
 
-    async def blocking(self, function: Callable[[], bool]) -> bool:
-        import asyncio
+    async def call(
+        self,
+        workflow: WorkflowFunction[..., Any],
+        input: Any = UNSET,
+        *,
+        key: str | None = None,
+        on_duplicate: str | OnDuplicate | None = None,
+    ) -> Any:
+        """As `Context.call`."""
+        return await children.call(self._operations, workflow, input, key, on_duplicate)
 
-        return await asyncio.to_thread(function)
+    async def start(
+        self,
+        workflow: WorkflowFunction[..., Any],
+        input: Any = UNSET,
+        *,
+        key: str | None = None,
+        on_duplicate: str | OnDuplicate | None = None,
+    ) -> str:
+        """As `Context.start`."""
+        return await children.start(self._operations, workflow, input, key, on_duplicate)

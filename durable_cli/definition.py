@@ -1,10 +1,9 @@
-"""`@workflow`: what a workflow is, checked when it is defined, and the register of those that this process
-knows.
+"""`@workflow`: what a workflow is, checked when it is defined, and the register of those that this process knows.
 
-Identity is (resolved file, qualified name): a function is the same workflow whether its file runs as
-`__main__`, is imported as `flows` or is loaded as `./flows.py`. A function defined inside another one is fine
-for a program that starts and executes it itself, but its location (`<locals>` in the qualified name) cannot
-be loaded by another process, unless importing the module defines it.
+Identity is (resolved file, qualified name): a function is the same workflow whether its file runs as `__main__`, is
+imported as `flows` or is loaded as `./flows.py`. A function defined inside another one is fine for a program that
+starts and executes it itself, but its location (`<locals>` in the qualified name) cannot be loaded by another process,
+unless importing the module defines it.
 """
 
 from __future__ import annotations
@@ -13,17 +12,25 @@ import difflib
 import enum
 import functools
 import inspect
-import os
 import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
-from durable_cli.core.keys import check_workflow_name
-from durable_cli.core.policies import Retry, check_policies, listed, parse_on_duplicate, parse_reuse
+from durable_cli.core.keys import brief, check_workflow_name
+from durable_cli.core.policies import (
+    Retry,
+    check_policies,
+    listed,
+    parse_on_duplicate,
+    parse_reuse,
+    parse_timeout,
+)
+from durable_cli.core.timing import Duration
 from durable_cli.errors import AlreadyDefined, InvalidDefinition, InvalidInput, UsageError
-from durable_cli.model import Location, OnDuplicate, Reuse, StartResult
+from durable_cli.model import Location, OnDuplicate, Reuse, StartResult, Workflow
+from durable_cli.places import locate, same_place
 from durable_cli.values import Codec, codec, resolve
 
 __all__ = [
@@ -35,19 +42,15 @@ __all__ = [
     "check_policies",
     "definitions",
     "forget",
+    "loaded_definition",
     "parse_on_duplicate",
     "refuse_start_options",
     "register",
-    "same_place",
     "workflow",
 ]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-FILE_MODULE_PREFIX: Final = "_durable_file_"
-"""How `loading` names a module whose own name is taken by another one; nobody else can import it by that
-name."""
 
 
 class Unset(enum.Enum):
@@ -59,15 +62,14 @@ class Unset(enum.Enum):
 UNSET: Final = Unset.UNSET
 
 
-# -- what was defined ----------------------------------------------------------------------------------------
+# -- what was defined ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Definition:
     """A workflow as its code defines it.
 
-    `default` is the value of an absent input (`UNSET`: null). `line` is where the function begins in its
-    file.
+    `default` is the value of an absent input (`UNSET`: null). `line` is where the function begins in its file.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Definition:
     is_async: bool
     reuse: Reuse
     on_duplicate: OnDuplicate
+    timeout_ms: int | None
     location: Location
     line: int
     parameter: str | None
@@ -92,8 +95,7 @@ class Definition:
 
     @functools.cached_property
     def input(self) -> Codec:
-        """The codec of the input. Resolved when first needed, so that an annotation may name a class further
-        down.
+        """The codec of the input. Resolved when first needed, so that an annotation may name a class further down.
 
         `InvalidDefinition` when a name in it means nothing.
         """
@@ -109,8 +111,7 @@ class Definition:
 
     @functools.cached_property
     def result(self) -> Codec:
-        """The codec of the result: plain JSON without a return annotation, or with one that cannot be
-        resolved."""
+        """The codec of the result: plain JSON without a return annotation, or with one that cannot be resolved."""
         try:
             return codec(self._annotation("return"))
         except NameError:
@@ -120,8 +121,7 @@ class Definition:
         return self.resolved[name] if name in self.resolved else resolve(self.function, name)
 
     def accept_input(self, value: object = UNSET) -> str:
-        """An input as given, validated, as the JSON text to store. Absent: the parameter's default, else
-        null.
+        """An input as given, validated, as the JSON text to store. Absent: the parameter's default, else null.
 
         `InvalidInput` when it does not fit.
         """
@@ -187,15 +187,13 @@ def refuse_start_options(unknown: Iterable[str]) -> None:
     """`UsageError` for an option that a start does not have; `reuse` gets told where it belongs."""
     for option in unknown:
         if option == "reuse":
-            raise UsageError(
-                "reuse is set on the workflow, not by a start", hint='write @workflow(reuse="...")'
-            )
+            raise UsageError("reuse is set on the workflow, not by a start", hint='write @workflow(reuse="...")')
         raise UsageError(f"a start has no option {option!r}")
 
 
-# -- @workflow -----------------------------------------------------------------------------------------------
+# -- @workflow -----------------------------------------------------------------------------------------------------
 
-_OPTIONS: Final = ("name", "reuse", "on_duplicate")
+_OPTIONS: Final = ("name", "reuse", "on_duplicate", "timeout")
 _NOT_YET: Final = (
     "key",
     "singleton",
@@ -219,6 +217,7 @@ def workflow(
     name: str | None = None,
     reuse: Literal["after_close", "after_failure", "never"] | Reuse = "after_close",
     on_duplicate: str | OnDuplicate = "use_existing",
+    timeout: Duration | None = None,
 ) -> Callable[[Callable[P, R]], WorkflowFunction[P, R]]: ...
 
 
@@ -229,22 +228,25 @@ def workflow(
     name: str | None = None,
     reuse: str = "after_close",
     on_duplicate: str | OnDuplicate = "use_existing",
+    timeout: Duration | None = None,
     **unknown: Any,
 ) -> Any:
     """Make a workflow of a function that takes a context and at most one input.
 
-    `name` (default: the function's) is unique in a database. `reuse`: may a new start take the key of a
-    finished run? `on_duplicate`: what a start gets whose key is taken. Options that do not fit raise
-    `InvalidDefinition`, a name that another function has `AlreadyDefined`.
+    `timeout`: how long a run may take, from the moment it may begin; then it has failed (Timeout).
+
+    `name` (default: the function's) is unique in a database. `reuse`: may a new start take the key of a finished run?
+    `on_duplicate`: what a start gets whose key is taken. Options that do not fit raise `InvalidDefinition`, a name that
+    another function has `AlreadyDefined`.
     """
 
     def define(function: Callable[..., Any]) -> WorkflowFunction[..., Any]:
         local = sys._getframe(1).f_locals
-        return _define(function, name, reuse, on_duplicate, unknown, local)
+        return _define(function, name, reuse, on_duplicate, timeout, unknown, local)
 
     if function is None:
         return define
-    return _define(function, name, reuse, on_duplicate, unknown, sys._getframe(1).f_locals)
+    return _define(function, name, reuse, on_duplicate, timeout, unknown, sys._getframe(1).f_locals)
 
 
 def _define(
@@ -252,15 +254,16 @@ def _define(
     name: str | None,
     reuse: object,
     on_duplicate: object,
+    timeout: Duration | None,
     unknown: Iterable[str],
     local: dict[str, Any],
 ) -> WorkflowFunction[..., Any]:
     if not isinstance(function, types.FunctionType):
         raise InvalidDefinition(
-            f"@workflow belongs on a function made with `def`, not on {type(function).__name__} {function!r}"
+            f"@workflow belongs on a function made with `def`, not on {type(function).__name__} {brief(function)}"
         )
     inner = inspect.unwrap(function)
-    location, line = _locate(function), inner.__code__.co_firstlineno
+    location, line = locate(function), inner.__code__.co_firstlineno
     try:
         _refuse_options(unknown)
         parameter, default = _input_of(function)
@@ -272,6 +275,7 @@ def _define(
             is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inner),
             reuse=policies[0],
             on_duplicate=policies[1],
+            timeout_ms=parse_timeout(timeout),
             location=location,
             line=line,
             parameter=parameter,
@@ -280,9 +284,7 @@ def _define(
         )
     except UsageError as problem:
         where = f"workflow {name or function.__name__!r} ({location.file}:{line})"
-        raise InvalidDefinition(
-            f"{where}: {problem.message}", facts=problem.facts, hint=problem.hint
-        ) from None
+        raise InvalidDefinition(f"{where}: {problem.message}", facts=problem.facts, hint=problem.hint) from None
     register(definition)
     return WorkflowFunction(function, definition)
 
@@ -304,9 +306,7 @@ def _refuse_options(unknown: Iterable[str]) -> None:
 def _input_of(function: types.FunctionType) -> tuple[str | None, object]:
     """Name and default of the input parameter; (None, UNSET) for a function that takes the context only."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidDefinition(
-            "the function is a generator (it has a `yield`); a workflow returns its result"
-        )
+        raise InvalidDefinition("the function is a generator (it has a `yield`); a workflow returns its result")
     parameters = list(inspect.signature(function).parameters.values())
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
@@ -327,11 +327,8 @@ def _input_of(function: types.FunctionType) -> tuple[str | None, object]:
 _ONE_INPUT: Final = "a workflow takes the context and at most one input"
 
 
-def _resolve_local(
-    function: Callable[..., Any], parameter: str | None, local: dict[str, Any]
-) -> dict[str, object]:
-    """The annotations of a function inside a function, whose names only the frame that defines it may
-    know."""
+def _resolve_local(function: Callable[..., Any], parameter: str | None, local: dict[str, Any]) -> dict[str, object]:
+    """The annotations of a function inside a function, whose names only the frame that defines it may know."""
     resolved = {}
     for name in (parameter, "return"):
         try:
@@ -342,42 +339,16 @@ def _resolve_local(
     return resolved
 
 
-def _locate(function: types.FunctionType) -> Location:
-    """Where the code of a function is. `app_dir` is what has to be on `sys.path` to import its module."""
-    inner = inspect.unwrap(function)
-    written = inner.__code__.co_filename
-    if written.startswith("<"):  # typed at a prompt: there is no file
-        return Location(file=written, qualname=function.__qualname__, module=None, app_dir=os.getcwd())
-    module: str | None = function.__module__
-    name = module or ""
-    if module == "__main__":
-        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-        name, module = (spec.name if spec is not None else ""), None  # `python -m package.module` has a spec
-    dots = name.count(".") + (os.path.basename(written) == "__init__.py" and module is not None)
-    folder = os.path.dirname(os.path.abspath(written))
-    for _ in range(dots):
-        folder = os.path.dirname(folder)
-    if module is not None and module.startswith(FILE_MODULE_PREFIX):
-        module = None
-    return Location(
-        file=os.path.realpath(written),
-        qualname=function.__qualname__,
-        module=module,
-        app_dir=os.path.realpath(folder),
-    )
-
-
-# -- the register --------------------------------------------------------------------------------------------
+# -- the register --------------------------------------------------------------------------------------------------
 
 _definitions: dict[str, Definition] = {}
 
 
 def register(definition: Definition) -> None:
-    """Know a workflow by its name. The same function again (a reload, `__main__` and its import) takes the
-    place.
+    """Know a workflow by its name. The same function again (a reload, `__main__` and its import) takes the place.
 
-    `AlreadyDefined` when another function at the top of a module has the name. Functions inside functions
-    (tests, factories) may share names: the last one counts, and never against one at the top of a module.
+    `AlreadyDefined` when another function at the top of a module has the name. Functions inside functions (tests,
+    factories) may share names: the last one counts, and never against one at the top of a module.
     """
     known = _definitions.get(definition.name)
     if known is not None and not same_place(known.location, definition.location):
@@ -392,14 +363,15 @@ def register(definition: Definition) -> None:
     _definitions[definition.name] = definition
 
 
-def same_place(a: Location, b: Location) -> bool:
-    """Are two locations one workflow? How it was imported does not count."""
-    return (a.file, a.qualname) == (b.file, b.qualname)
-
-
 def definitions() -> tuple[Definition, ...]:
     """The workflows that this process knows, in the order in which they were defined."""
     return tuple(_definitions.values())
+
+
+def loaded_definition(known: Workflow) -> Definition | None:
+    """The definition that this process has of the workflow that a row of the file tells of."""
+    found = _definitions.get(known.name)
+    return found if found is not None and same_place(found.location, known.location) else None
 
 
 def forget(name: str) -> None:

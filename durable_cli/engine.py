@@ -19,7 +19,7 @@ from durable_cli import owners, settling
 from durable_cli.errors import DurableError
 from durable_cli.model import Claim, Run, Step
 from durable_cli.owners import Liveness
-from durable_cli.store import history, runs
+from durable_cli.store import history, runs, transitions
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Database, Tx
 
@@ -122,21 +122,34 @@ class Engine:
         registered.append(owner_id)
         return owner_id
 
-    # -- what an owner does (operations.Recorder) --
+    # -- what an owner does --
 
-    def record(self, claim: Claim, step: Step) -> bool:
-        """Record an operation of a run that is still ours. False: it is not."""
+    def record(self, claim: Claim, make: Callable[[Tx], Step]) -> Step | None:
+        """Record the operation that `make` makes in the transaction, if the run is still ours. None: it is not."""
+        made: list[Step] = []
 
-        def write(tx: Tx) -> bool:
-            if not runs.progress(tx, claim.row_id, claim.owner_id, claim.epoch):
-                return False
-            return history.record(tx, claim.row_id, step)
+        def write(tx: Tx) -> Step | None:
+            if not transitions.progress(tx, claim.row_id, claim.owner_id, claim.epoch):
+                return None
+            made.append(make(tx))
+            return made[-1] if history.record(tx, claim.row_id, made[-1]) else None
 
-        def landed(tx: Tx) -> bool | None:
-            there = history.at(tx, claim.row_id, step.branch, step.seq)
-            return True if there == step else None
+        def landed(tx: Tx) -> Step | None:
+            step = made[-1]
+            return step if history.at(tx, claim.row_id, step.branch, step.seq) == step else None
 
         return self.database.write(write, landed=landed)
+
+    def go_on(self, claim: Claim) -> bool:
+        """A run that rested while we stayed by it is executed again. False: it is not ours any more."""
+
+        def write(tx: Tx) -> bool:
+            ours = runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch)
+            if ours:
+                transitions.go_on(tx, claim.row_id)
+            return ours
+
+        return self.database.write(write)
 
     def still_ours(self, claim: Claim) -> bool:
         """The fence, read only."""
@@ -146,7 +159,7 @@ class Engine:
         """Claim the run that was promoted when ours ended, unless a live worker is there to execute it."""
         if any(self.alive(worker) for worker in owner_rows.workers(tx)):
             return None
-        epoch = runs.claim(tx, run.row_id, owner_id, self.now())
+        epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
         return None if epoch is None else Claim(run.row_id, run.id, owner_id, epoch)
 
     def taken_up(self, claim: Claim) -> None:
@@ -180,5 +193,5 @@ class Engine:
 
     def _resign(self, tx: Tx, owner_id: int) -> None:
         for run in runs.owned_by(tx, owner_id):
-            runs.give_back(tx, run.row_id, self.now(), crash=False)
+            transitions.give_back(tx, run.row_id, self.now(), crash=False)
         owner_rows.remove(tx, owner_id)

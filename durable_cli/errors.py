@@ -300,11 +300,21 @@ class InvalidConfig(DurableError):
     exit_code = 78
 
 
+class UnsafeCode(InvalidConfig):
+    """The file that holds a workflow's code, or a directory above it, can be changed by others."""
+
+
 # -- inside a workflow ---------------------------------------------------------------------------------------------
 
 
 class ModuleFailed(DurableError):
     """The user's module raised while it was imported."""
+
+    def __init__(
+        self, message: str, *, facts: tuple[str, ...] = (), hint: str | None = None, traceback: str | None = None
+    ) -> None:
+        super().__init__(message, facts=facts, hint=hint)
+        self.traceback = traceback  # begins in the user's file
 
 
 class Abort(DurableError):
@@ -340,6 +350,33 @@ class StepFailed(DurableError):
         return {"step": self.step, "type": self.error_type, "attempts": self.attempts}
 
 
+class WaitTimeout(StepFailed):
+    """Nothing came in time, and the wait had no default."""
+
+
+class ChildFailed(StepFailed):
+    """The run that `ctx.call` waited for did not complete."""
+
+
+class BranchesFailed(DurableError):
+    """Branches of `ctx.parallel`, `ctx.map` or `ctx.race` failed.
+
+    `errors`: the exception of each failed branch by its name; `results`: the value of each that completed.
+    """
+
+    def __init__(self, message: str, *, errors: dict[str, Exception], results: dict[str, object]) -> None:
+        super().__init__(message)
+        self.errors = errors
+        self.results = results
+
+    def fields(self) -> dict[str, object]:
+        return {"failed": list(self.errors)}
+
+
+class StepTimeout(DurableError):
+    """The attempt took longer than its timeout."""
+
+
 class ProgrammingError(DurableError):
     """The workflow's code breaks a rule of replay. The run fails whatever the code catches; mend it and `retry`."""
 
@@ -347,9 +384,7 @@ class ProgrammingError(DurableError):
 class NonDeterminism(ProgrammingError):
     """Replayed code asked for another operation than the one recorded at that place."""
 
-    def __init__(
-        self, message: str, *, workflow: str, position: str, expected: str | None, asked: str | None
-    ) -> None:
+    def __init__(self, message: str, *, workflow: str, position: str, expected: str | None, asked: str | None) -> None:
         super().__init__(message)
         self.workflow = workflow
         self.position = position

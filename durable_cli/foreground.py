@@ -15,10 +15,10 @@ from durable_cli.definition import Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import NotOver, NotResumable
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
-from durable_cli.operations import Progress
+from durable_cli.execution import Progress
 from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
-from durable_cli.settling import reap
-from durable_cli.store import activity, runs
+from durable_cli.settling import look_after
+from durable_cli.store import activity, runs, transitions
 from durable_cli.store.database import Tx
 
 _LOOK_EVERY_S = 0.2
@@ -101,7 +101,7 @@ def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch)
     def write(tx: Tx, owner_id: int) -> Claim | Run | NotResumable:
         run = runs.by_id(tx, run_id)
         assert run is not None
-        reaped = reap(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
+        reaped = look_after(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
         run = reaped.run
         if reaped.ended:
             return run
@@ -112,7 +112,7 @@ def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch)
             due_at=run.due_at,
             now=engine.now(),
         )
-        epoch = runs.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
+        epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
         if epoch is None:
             message = f"run {run.id} cannot be resumed here: {may.reason}"
             return NotResumable(message, run_id=run.id, status=str(run.status))
@@ -186,28 +186,23 @@ def _rest(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | 
 
 
 def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | None:
-    if watch.max_wait_ms is not None and rested.due_at - engine.now() > watch.max_wait_ms:
-        engine.abandon([claim])
-        return _End(left=True)
-    watch.progress(Progress("resting", claim.run_id, "", due_at=rested.due_at))
-    while (left_ms := rested.due_at - engine.now()) > 0:
-        # Short slices: a clock that jumps, a laptop that wakes, a cancel are all seen at the next one.
+    due_at = rested.due_at
+    watch.progress(Progress("resting", claim.run_id, "", due_at=due_at))
+    while due_at is None or due_at > engine.now():
+        if watch.max_wait_ms is not None and (due_at is None or due_at - engine.now() > watch.max_wait_ms):
+            engine.abandon([claim])
+            return _End(left=True)
+        # Short slices: a clock that jumps, a laptop that wakes, an event, a cancel are all seen at the next one.
+        left_ms = _LOOK_EVERY_S * 1000 if due_at is None else due_at - engine.now()
         engine.pause(min(_LOOK_EVERY_S, left_ms / 1000), watch.stop)
         if watch.stopping:
             engine.abandon([claim])
             return _End(interrupted=True)
-        if not engine.still_ours(claim):
+        run = engine.database.read(lambda tx: runs.get(tx, claim.row_id))
+        if run.owner is None or (run.owner.id, run.epoch) != (claim.owner_id, claim.epoch):
             return _End(promoted=_promoted_by_others(engine, claim))
-
-    def go_on(tx: Tx) -> bool:
-        ours = runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch)
-        if ours:
-            runs.go_on(tx, claim.row_id)
-        return ours
-
-    if not engine.database.write(go_on):
-        return _End(promoted=_promoted_by_others(engine, claim))
-    return None
+        due_at = run.due_at
+    return None if engine.go_on(claim) else _End(promoted=_promoted_by_others(engine, claim))
 
 
 def _promoted_by_others(engine: Engine, claim: Claim) -> Claim | None:

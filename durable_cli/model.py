@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 
 class Status(StrEnum):
@@ -87,11 +87,13 @@ class ActivityKind(StrEnum):
 
 
 class StepStatus(StrEnum):
-    """Where a recorded operation is. `retrying`: its last attempt failed and another is due."""
+    """Where a recorded operation is. `retrying`: its last attempt failed and another is due; `waiting`: for a moment,
+    an event, a child or its branches."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     RETRYING = "retrying"
+    WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,8 @@ class Step:
     """One recorded operation of a run, at its place (`branch`, `seq`).
 
     `attempts` counts every attempt, cut-off ones too; `failures` those that raised (what a retry budget counts).
-    `result` is JSON text; `error` as in `RunError`.
+    `result` is JSON text; `error` as in `RunError`. `details`: what a waiting one waits for; `child_row`: the run it
+    waits for or has started; `undo_order`: set when the step has a compensation, in the order of completion.
     """
 
     branch: str
@@ -150,6 +153,9 @@ class Step:
     due_at: int | None
     result: str | None
     error: RunError | None
+    details: dict[str, Any] | None = None
+    child_row: int | None = None
+    undo_order: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,10 @@ class Run:
     held_since: int | None
     epoch: int
     crashes: int
+    timeout_ms: int | None
+    deadline_at: int | None
+    parent_row: int | None
+    note: str | None
     owner: Owner | None
     steps: tuple[Step, ...] | None = field(default=None, compare=False)
 
@@ -206,6 +216,7 @@ class Workflow:
     location: Location
     reuse: Reuse
     on_duplicate: OnDuplicate
+    timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

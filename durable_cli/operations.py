@@ -2,11 +2,8 @@
 
 An operation is a coroutine here. `AsyncContext` awaits it; `Context` drives it by hand, since its `Face` answers every
 question at once and the coroutine never suspends. Each operation takes the next place on its branch, asks the record
-(`core.replay`), and either gives back what was recorded or executes and records it.
-
-Three things leave the workflow function by a BaseException, so that `except Exception` around a step does not swallow
-them: a rest (`Suspend`), a request to stop (`Stop`) and the loss of the run to somebody else (`Lost`). One that is
-swallowed all the same is raised again by the next operation.
+(`core.replay`), and either gives back what was recorded or executes and records it. This module has places, steps and
+recorded values; `waits`, `branches` and `children` have the rest.
 """
 
 from __future__ import annotations
@@ -16,124 +13,74 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from durable_cli.core import lifecycle, replay, timing
 from durable_cli.core.keys import check_step_name
+from durable_cli.core.policies import Retry
 from durable_cli.core.replay import Fresh, Mismatch, Place, Recorded
-from durable_cli.definition import Retry
 from durable_cli.errors import (
     Abort,
+    ChildFailed,
     ConcurrentOperation,
-    DurableError,
     NestedOperation,
     NonDeterminism,
     StepFailed,
     Unreadable,
     Unstorable,
     UsageError,
+    WaitTimeout,
 )
-from durable_cli.model import Claim, Run, RunError, Step, StepStatus
+from durable_cli.execution import Closed, Compensation, Execution, Leave, Lost, Stop, Suspend, TimedOut, Undo
+from durable_cli.model import RunError, Step, StepStatus
+from durable_cli.store import history
+from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback
 from durable_cli.values import Codec, codec, result_codec
 
 
-class Suspend(BaseException):
-    """The run has to rest until `due_at`."""
+class Scope:
+    """What the branches of one operation share: once closed, none of them begins anything new."""
 
-    def __init__(self, due_at: int) -> None:
-        super().__init__()
-        self.due_at = due_at
-
-
-class Stop(BaseException):
-    """This process was asked to stop; the run stays resumable."""
-
-
-class Lost(BaseException):
-    """The run is not ours any more: cancelled, replaced, or taken by another process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What happened just now in a run, for whoever watches it. `due_at`: when a resting run goes on."""
-
-    kind: str
-    run_id: str
-    step: str
-    attempt: int = 1
-    message: str | None = None
-    due_at: int | None = None
-
-
-class Recorder(Protocol):
-    """Where records go. Both answer False when the run is not ours any more."""
-
-    def record(self, claim: Claim, step: Step) -> bool: ...
-
-    def still_ours(self, claim: Claim) -> bool: ...
-
-
-class Face(Protocol):
-    """How plain and `async` code differ: calling a step, and waiting for the file."""
-
-    async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-
-    async def blocking(self, function: Callable[[], bool]) -> bool: ...
+    def __init__(self, *, closed: bool = False) -> None:
+        self.closed = closed
 
 
 @dataclass(slots=True)
-class Execution:
-    """One owned run between two rests: what all its branches share."""
+class Attempt:
+    """A step that is executing. `abandoned`: its time was over, and its result will not be used."""
 
-    run: Run
-    claim: Claim
-    history: dict[Place, Step]
-    recorder: Recorder
-    face: Face
-    now: Callable[[], int]
-    dice: Callable[[], float]
-    stop: threading.Event
-    progress: Callable[[Progress], None]
-    unwinding: BaseException | None = None
-    poison: DurableError | None = None
-    operations: int = 0
-    crashes: int = 0
-    """Owners that died since the last record: so many attempts of the next operation were cut off."""
-
-    def tell(self, kind: str, step: str, **more: Any) -> None:
-        """Say what happened to whoever watches."""
-        self.progress(Progress(kind, self.run.id, step, **more))
-
-    def leave(self, how: BaseException) -> BaseException:
-        """Note that the function is being left, and return what to raise."""
-        self.unwinding = how
-        return how
-
-    def spoil(self, error: DurableError) -> DurableError:
-        """Note what the run fails with, whatever the code catches: it broke a rule, or a record cannot be read."""
-        self.poison = self.poison or error
-        return error
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
     execution: Execution
     place: Place
     number: int
+    name: str
+    abandoned: bool = False
 
 
-_attempt: ContextVar[tuple[_Attempt, ...]] = ContextVar("durable_attempt", default=())
+current_attempts: ContextVar[tuple[Attempt, ...]] = ContextVar("durable_attempts", default=())
 """The steps that this thread or task is inside of, the innermost last (a step may execute another run)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How a step is to be executed."""
+
+    kind: str = "run"
+    retry: Retry = Retry()  # noqa: RUF009 (frozen)
+    timeout_ms: int | None = None
+    compensate: Callable[..., Any] | None = None
+    compensate_retry: Retry | None = None
 
 
 class Operations:
     """The operations of one branch of one run."""
 
-    def __init__(self, execution: Execution, branch: str = "") -> None:
+    def __init__(self, execution: Execution, branch: str = "", scopes: tuple[Scope, ...] = ()) -> None:
         self.execution = execution
         self.branch = branch
+        self.scopes = scopes
         self.asked = 0
+        self.leaving: Leave | None = None
         self._busy = threading.Lock()
 
     # -- what a step may use --
@@ -154,20 +101,22 @@ class Operations:
         return ":".join(part for part in (self.execution.run.id, branch, str(seq)) if part)
 
     def heartbeat(self) -> None:
-        """Leave the step here and now if its run was cancelled, replaced or taken over."""
-        execution = self.execution
-        if execution.unwinding is not None:
-            raise execution.unwinding
-        if not execution.recorder.still_ours(execution.claim):
-            raise execution.leave(Lost())
+        """Leave the step here and now if its run was cancelled, replaced or taken over, or its time is over."""
+        inside = self._inside()
+        if inside is not None and inside.abandoned:
+            raise Lost()
+        if self.execution.gone is not None:
+            raise self.execution.gone
+        if not self.execution.engine.still_ours(self.execution.claim):
+            raise self.leave(Lost())
 
-    def _inside(self) -> _Attempt | None:
-        for attempt in reversed(_attempt.get()):
+    def _inside(self) -> Attempt | None:
+        for attempt in reversed(current_attempts.get()):
             if attempt.execution is self.execution:
                 return attempt
         return None
 
-    # -- the operations --
+    # -- steps and recorded values --
 
     async def step(
         self,
@@ -175,93 +124,93 @@ class Operations:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        retry: Retry | None,
+        options: StepOptions,
     ) -> Any:
         """`ctx.run`: call a function once, record its result, and give it back as its JSON reads."""
-        if retry is not None and not isinstance(retry, Retry):
-            raise UsageError(f"retry= of step {name!r} takes a Retry(...), not {type(retry).__name__}")
         if not callable(function):
             raise UsageError(f"step {name!r} needs a function to call, got {type(function).__name__}")
         values = result_codec(function)
-        with self._entered("run", name) as found:
+        with self.entered(options.kind, name) as found:
             if isinstance(found, Recorded):
-                return self._replayed(found.step, values)
-            return await self._attempt_step(name, function, args, kwargs, retry or Retry(), values, found.before)
+                result = self.replayed(found.step, values)
+            else:
+                result = await self._execute(name, function, args, kwargs, options, values, found.before)
+        if options.compensate is not None:
+            retry = options.compensate_retry
+            self.execution.compensations[self.branch, self.asked] = Compensation(
+                name, options.compensate, retry, values
+            )
+        return result
 
     async def value(self, kind: str, make: Callable[[], object], annotation: object) -> Any:
         """`ctx.now`, `ctx.uuid`, `ctx.random`: a value made once and recorded."""
         values = codec(annotation)
-        with self._entered(kind, kind) as found:
+        with self.entered(kind, kind) as found:
             if isinstance(found, Recorded):
-                return self._replayed(found.step, values)
+                return self.replayed(found.step, values)
             text = values.dump(make())
-            moment = self.execution.now()
-            await self._record(self._step_row(kind, kind, StepStatus.COMPLETED, started_at=moment, result=text))
+            await self.record(self.row(kind, kind, StepStatus.COMPLETED, result=text))
             return values.load(text)
 
     def moment(self) -> dt.datetime:
         """This moment, as `ctx.now` records it."""
         return dt.datetime.fromtimestamp(self.execution.now() / 1000, dt.UTC)
 
-    def _replayed(self, step: Step, values: Codec) -> Any:
+    def replayed(self, step: Step, values: Codec) -> Any:
+        """What an ended operation gives: its value, or the failure it raised."""
         if step.status is StepStatus.FAILED:
-            raise _step_failed(step)
+            raise step_failed(step)
         assert step.result is not None
         try:
             return values.load(step.result)
         except Unreadable as error:
-            run = self.execution.run.id
-            raise self.execution.spoil(
-                Unreadable(f"run {run}, step {step.name!r}, column result: {error}")
-            ) from None
+            where = f"run {self.execution.run.id}, step {step.name!r}, column result"
+            raise self.execution.spoil(Unreadable(f"{where}: {error}")) from None
 
-    async def _attempt_step(
+    async def _execute(
         self,
         name: str,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        retry: Retry,
+        options: StepOptions,
         values: Codec,
         before: Step | None,
     ) -> Any:
         execution = self.execution
         if before is not None and before.due_at is not None and before.due_at > execution.now():
-            raise execution.leave(Suspend(before.due_at))
-        attempts = (before.attempts if before else 0) + execution.crashes + 1
-        failures = before.failures if before else 0
-        started_at = before.started_at if before else execution.now()
-        execution.tell("step_started", name, attempt=attempts)
-        inside = _Attempt(execution, (self.branch, self.asked), attempts)
-        token = _attempt.set((*_attempt.get(), inside))
+            raise self.leave(Suspend(before.due_at))
+        row = self.row(
+            options.kind,
+            name,
+            StepStatus.COMPLETED,
+            started_at=before.started_at if before else None,
+            attempts=(before.attempts if before else 0) + execution.crashes + 1,
+            failures=before.failures if before else 0,
+        )
+        execution.tell("step_started", name, attempt=row.attempts)
+        inside = Attempt(execution, (self.branch, self.asked), row.attempts, name)
+        token = current_attempts.set((*current_attempts.get(), inside))
         try:
-            result = await execution.face.call(function, args, kwargs)
+            result = await execution.face.call(function, args, kwargs, options.timeout_ms)
             text = values.dump(result)
         except (Exception, SystemExit) as error:
-            row = self._step_row("run", name, StepStatus.FAILED, started_at=started_at, attempts=attempts)
-            await self._failed(row, error, failures + 1, retry)
+            inside.abandoned = True
+            await self._failed(row, error, options.retry)
             raise AssertionError("unreachable") from None
         finally:
-            _attempt.reset(token)
-        await self._record(
-            self._step_row(
-                "run",
-                name,
-                StepStatus.COMPLETED,
-                started_at=started_at,
-                attempts=attempts,
-                failures=failures,
-                result=text,
-            )
-        )
-        execution.tell("step_completed", name, attempt=attempts)
+            current_attempts.reset(token)
+        done = replace(row, result=text, finished_at=execution.now())
+        await self.record(done, undo=options.compensate is not None)
+        execution.tell("step_completed", name, attempt=row.attempts)
         return values.load(text)
 
-    async def _failed(self, row: Step, error: Exception | SystemExit, failures: int, retry: Retry) -> None:
+    async def _failed(self, row: Step, error: Exception | SystemExit, retry: Retry) -> None:
         """Record an attempt that raised, and leave by the rest before the next one or by the step's failure."""
         execution = self.execution
         if execution.poison is not None:
             raise execution.poison from None
+        failures = row.failures + 1
         fatal = isinstance(error, (Abort, Unstorable, SystemExit))
         what = lifecycle.decide_attempt(
             failures=failures,
@@ -269,54 +218,45 @@ class Operations:
             retryable=not fatal and isinstance(error, retry.retry_on),
         )
         moment = execution.now()
-        told = RunError(
-            type=type(error).__name__,
-            message=_message(error),
+        told = self._told(row, error)
+        message = f"{told.type}: {told.message}"
+        if what is lifecycle.AttemptEnd.FAIL:
+            step = replace(row, status=StepStatus.FAILED, failures=failures, finished_at=moment, error=told)
+            await self.record(step)
+            execution.tell("step_failed", row.name, attempt=row.attempts, message=message)
+            raise step_failed(step) from None
+        due_at = moment + max(retry_after_ms(error), _delay_ms(retry, failures, execution.engine.dice()))
+        status = StepStatus.RETRYING
+        await self.record(
+            replace(row, status=status, failures=failures, finished_at=None, due_at=due_at, error=told)
+        )
+        execution.tell("step_retrying", row.name, attempt=row.attempts, message=message, due_at=due_at)
+        raise self.leave(Suspend(due_at)) from None
+
+    def _told(self, row: Step, error: BaseException) -> RunError:
+        return RunError(
+            type=error_type(error),
+            message=error_message(error),
             step=row.name,
             attempt=row.attempts,
             traceback=user_traceback(error),
             branch=self.branch or None,
             seq=self.asked,
         )
-        if what is lifecycle.AttemptEnd.FAIL:
-            step = replace(row, failures=failures, finished_at=moment, error=told)
-            await self._record(step)
-            execution.tell("step_failed", row.name, attempt=row.attempts, message=f"{told.type}: {told.message}")
-            raise _step_failed(step) from None
-        delay = timing.backoff_ms(
-            attempt=failures,
-            backoff=retry.backoff,
-            base_ms=retry.base_ms,
-            max_delay_ms=retry.max_delay_ms,
-            jitter=retry.jitter,
-            dice=execution.dice(),
-        )
-        due_at = moment + delay
-        await self._record(
-            replace(
-                row, status=StepStatus.RETRYING, failures=failures, finished_at=None, due_at=due_at, error=told
-            )
-        )
-        execution.tell(
-            "step_retrying",
-            row.name,
-            attempt=row.attempts,
-            message=f"{told.type}: {told.message}",
-            due_at=due_at,
-        )
-        raise execution.leave(Suspend(due_at)) from None
 
-    def _step_row(
+    def row(
         self,
         kind: str,
         name: str,
         status: StepStatus,
         *,
-        started_at: int,
+        started_at: int | None = None,
         attempts: int = 1,
         failures: int = 0,
         result: str | None = None,
     ) -> Step:
+        """The record of the operation at the current place."""
+        now = self.execution.now()
         return Step(
             branch=self.branch,
             seq=self.asked,
@@ -325,23 +265,43 @@ class Operations:
             status=status,
             attempts=attempts,
             failures=failures,
-            started_at=started_at,
-            finished_at=self.execution.now(),
+            started_at=now if started_at is None else started_at,
+            finished_at=now if status in (StepStatus.COMPLETED, StepStatus.FAILED) else None,
             due_at=None,
             result=result,
             error=None,
         )
 
-    async def _record(self, step: Step) -> None:
+    async def record(self, step: Step, *, undo: bool = False) -> None:
+        """Write a record, or leave because the run is not ours any more. `undo`: it has a compensation."""
+
+        def write(tx: Tx) -> Step:
+            order = history.next_undo_order(tx, self.execution.run.row_id) if undo else None
+            return replace(step, undo_order=order)
+
+        await self.write(write)
+
+    async def write(self, make: Callable[[Tx], Step]) -> Step:
+        """Record the operation that `make` makes inside the transaction (fenced: leaves if the run is not ours)."""
         execution = self.execution
-        accepted = await execution.face.blocking(lambda: execution.recorder.record(execution.claim, step))
-        if not accepted:
-            raise execution.leave(Lost())
+        recorded = await execution.face.blocking(lambda: execution.engine.record(execution.claim, make))
+        if recorded is None:
+            raise self.leave(Lost())
         execution.crashes = 0
+        execution.history[self.branch, self.asked] = recorded
+        return recorded
 
-    # -- entering one --
+    # -- entering and leaving --
 
-    def _entered(self, kind: str, name: str) -> _Entered:
+    def leave(self, how: Leave) -> Leave:
+        """Note that this branch (by anything but a rest or its closing, the whole run) is left; what to raise."""
+        self.leaving = how
+        if not isinstance(how, (Suspend, Closed)):
+            self.execution.gone = self.execution.gone or how
+        return how
+
+    def entered(self, kind: str, name: str) -> _Entered:
+        """`with` around one operation."""
         return _Entered(self, kind, name)
 
     def enter(self, kind: str, name: str) -> Recorded | Fresh:
@@ -353,8 +313,8 @@ class Operations:
         if inside is not None:
             raise execution.spoil(
                 NestedOperation(
-                    f"ctx.{kind} {name!r} was used inside a step ({replay.position(inside.place)} of workflow "
-                    f"{execution.run.workflow!r}); a step may only use ctx.heartbeat, ctx.attempt and "
+                    f"ctx.{kind} {name!r} was used inside step {inside.name!r} ({replay.position(inside.place)} of "
+                    f"workflow {execution.run.workflow!r}); a step may only use ctx.heartbeat, ctx.attempt and "
                     "ctx.idempotency_key: move the operation out of the step function"
                 )
             )
@@ -362,7 +322,8 @@ class Operations:
             raise execution.spoil(
                 ConcurrentOperation(
                     f"ctx.{kind} {name!r} began while another operation of this context (operation {self.asked}) "
-                    f"was going on in workflow {execution.run.workflow!r}; one context does one thing at a time"
+                    f"was going on in workflow {execution.run.workflow!r}; one context does one thing at a time: "
+                    "use ctx.parallel, ctx.map or ctx.race"
                 )
             )
         try:
@@ -377,8 +338,10 @@ class Operations:
 
     def _take_place(self, kind: str, name: str) -> Recorded | Fresh:
         execution = self.execution
-        if execution.unwinding is not None:
-            raise execution.unwinding
+        if self.leaving is not None:
+            raise self.leaving
+        if execution.gone is not None:
+            raise self.leave(execution.gone)
         check_step_name(name)
         place = (self.branch, self.asked + 1)
         found = replay.match(execution.history, place, kind, name)
@@ -386,9 +349,40 @@ class Operations:
             raise execution.spoil(non_determinism(execution.run.workflow, found))
         self.asked += 1
         execution.operations += 1
-        if isinstance(found, Fresh) and execution.stop.is_set():
-            raise execution.leave(Stop())
+        if isinstance(found, Fresh):
+            self._check_may_begin()
         return found
+
+    def _check_may_begin(self) -> None:
+        """Leave where nothing new may begin."""
+        execution = self.execution
+        if execution.undoing:
+            raise self.leave(Undo())
+        if execution.stop.is_set():
+            raise self.leave(Stop())
+        if execution.overdue():
+            raise self.leave(TimedOut())
+        if any(scope.closed for scope in self.scopes):
+            raise self.leave(Closed())
+
+    def conclude(self, failure: BaseException | None) -> None:
+        """A function (the workflow's, or a branch's) has returned, or raised `failure`: raise what really ended it.
+
+        What the code swallowed counts all the same; and an end before the record's is non-determinism.
+        """
+        execution = self.execution
+        if execution.poison is not None:
+            raise execution.poison
+        if self.leaving is not None:
+            raise self.leaving
+        if execution.gone is not None:
+            raise execution.gone
+        if failure is None or isinstance(failure, Exception):
+            left = replay.left_over(execution.history, self.branch, self.asked)
+            if left is not None:
+                raise execution.spoil(non_determinism(execution.run.workflow, left)) from failure
+        if failure is not None:
+            raise failure
 
 
 class _Entered:
@@ -417,9 +411,14 @@ def non_determinism(workflow: str, found: Mismatch) -> NonDeterminism:
     )
 
 
-def _step_failed(step: Step) -> StepFailed:
+_FAILURES: dict[str, type[StepFailed]] = {"WaitTimeout": WaitTimeout, "ChildFailed": ChildFailed}
+
+
+def step_failed(step: Step) -> StepFailed:
+    """The exception that a failed operation raises, on the first pass and on every replay."""
     error = step.error or RunError("Unknown", "")
-    return StepFailed(
+    kind = "ChildFailed" if step.kind == "call" else error.type
+    return _FAILURES.get(kind, StepFailed)(
         step.name,
         error_type=error.type,
         error_message=error.message,
@@ -429,10 +428,33 @@ def _step_failed(step: Step) -> StepFailed:
     )
 
 
-def _message(error: BaseException) -> str:
+def error_type(error: BaseException) -> str:
+    """The name of an exception's class, as users know it."""
+    return "Timeout" if type(error).__name__ == "StepTimeout" else type(error).__name__
+
+
+def error_message(error: BaseException) -> str:
+    """What an exception says, at most 8 KiB."""
     if isinstance(error, SystemExit):
         return f"the step called sys.exit({error.code!r})"
     return str(error)[:8192]
+
+
+def retry_after_ms(error: BaseException) -> int:
+    """How long the other side asked to wait (an HTTP Retry-After); 0 where it did not."""
+    asked = getattr(error, "retry_after_ms", 0)
+    return asked if isinstance(asked, int) else 0
+
+
+def _delay_ms(retry: Retry, failures: int, dice: float) -> int:
+    return timing.backoff_ms(
+        attempt=failures,
+        backoff=retry.backoff,
+        base_ms=retry.base_ms,
+        max_delay_ms=retry.max_delay_ms,
+        jitter=retry.jitter,
+        dice=dice,
+    )
 
 
 def drive(operation: Awaitable[Any]) -> Any:
@@ -442,4 +464,3 @@ def drive(operation: Awaitable[Any]) -> Any:
     except StopIteration as end:
         return end.value
     raise RuntimeError("an operation suspended in plain code")
-

@@ -129,7 +129,13 @@ class _ByteLocks:
             return lost
 
     def _ours(self) -> list[_LockFile]:
-        return [file for file in _open_files.values() if file.path == self._path]
+        """By path, a deleted one too, and by what is under the path now: another name may have opened it."""
+        try:
+            about = os.stat(self._path)
+            here = _open_files.get((about.st_dev, about.st_ino))
+        except OSError:
+            here = None
+        return [file for file in _open_files.values() if file is here or file.path == self._path]
 
     def _is_mine(self, owner_id: int) -> bool:
         return any(owner_id in file.mine for file in self._ours())
@@ -143,10 +149,12 @@ class _ByteLocks:
             known = None
             if not create:
                 return None
-        if known is not None and (known.writable or not create):
+        if known is not None:
+            if create and not known.writable:
+                raise failures.read_only(Path(self._path))
             return known
         try:
-            descriptor, made = self._open(create)
+            descriptor, made, writable = self._open(create)
         except FileNotFoundError:  # deleted since we looked
             return None
         about = os.fstat(descriptor)
@@ -155,36 +163,39 @@ class _ByteLocks:
                 f"byte locks do not work on the file system of {self._database}; SQLite is not safe there either",
                 hint="--db on a local disk",
             )
-        file = _LockFile(self._path, descriptor, writable=create)
-        if known is not None:
-            file.mine = known.mine
+        file = _LockFile(self._path, descriptor, writable=writable)
         _open_files[about.st_dev, about.st_ino] = file
         guard.protect_file(self._path)
         return file
 
-    def _open(self, create: bool) -> tuple[int, bool]:
-        """A descriptor, and whether this call made the file: 0600, and the database's owner's when root makes it."""
-        flags = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | (os.O_RDWR if create else os.O_RDONLY)
+    def _open(self, create: bool) -> tuple[int, bool, bool]:
+        """A descriptor, whether this call made the file, and whether it can be locked in.
+
+        A new one is 0600, and the database's owner's when root makes it. Also who only asks opens it for writing if
+        he may: he may want to hold a byte later, and there is but one descriptor.
+        """
+        flags = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
         try:
             if create:
                 try:
-                    descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+                    descriptor = os.open(self._path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                 except FileExistsError:
-                    return os.open(self._path, flags), False
+                    return os.open(self._path, flags | os.O_RDWR), False, True
                 os.fchmod(descriptor, 0o600)
                 owner = os.stat(self._database)
                 if os.geteuid() == 0 and owner.st_uid != 0:
                     os.fchown(descriptor, owner.st_uid, owner.st_gid)
-                return descriptor, True
-            return os.open(self._path, flags), False
-        except FileNotFoundError:
-            if create:
-                raise failures.cannot_open(Path(self._path)) from None
-            raise
+                return descriptor, True, True
+            try:
+                return os.open(self._path, flags | os.O_RDWR), False, True
+            except PermissionError:
+                return os.open(self._path, flags | os.O_RDONLY), False, False
         except PermissionError as error:
             raise failures.read_only(Path(self._path)) from error
         except OSError as error:
-            raise failures.cannot_open(Path(self._path), error.errno or 0) from error
+            if isinstance(error, FileNotFoundError) and not create:
+                raise
+            raise DatabaseUnusable(f"cannot open the lock file {self._path}: {error.strerror}") from error
 
 
 def _take(file: _LockFile, owner_id: int) -> bool:

@@ -252,7 +252,7 @@ def icon(status: str, *, ascii_only: bool) -> str:
 
 def status_colour(status: str | None) -> str:
     """The colour of a status's cell, '' for none."""
-    return _ICONS[status][2] if status in _ICONS else ""
+    return "" if status is None else _ICONS.get(status, ("", "", ""))[2]
 
 
 # -- lines ---------------------------------------------------------------------------------------------------------

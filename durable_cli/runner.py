@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from durable_cli import settling
-from durable_cli.context import AsyncContext, AsyncFace, Context, PlainFace
 from durable_cli.core import replay
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, StepFailed, Unreadable, Unstorable
+from durable_cli.errors import Abort, DurableError, ProgrammingError, StepFailed, Unreadable, Unstorable
+from durable_cli.execution import Execution, Lost, Progress, Stop, Suspend, TimedOut, Undo
+from durable_cli.faces import AsyncFace, PlainFace, call_within, run_operation
 from durable_cli.model import Claim, Run, RunError, Status, Step
-from durable_cli.operations import Execution, Lost, Operations, Progress, Stop, Suspend, non_determinism
-from durable_cli.store import history, runs
+from durable_cli.operations import Operations, StepOptions, drive, error_message, error_type
+from durable_cli.store import events, history, runs, transitions
 from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback
+
+UNDO_BRANCH = "~undo"
+"""The branch on which compensations are recorded; no other path begins like this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """The run waits until `due_at` (ms UTC)."""
+    """The run waits until `due_at` (ms UTC; None: until something comes)."""
 
-    due_at: int
+    due_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,109 +64,272 @@ def take_turn(
     claim: Claim,
     definition: Definition,
     *,
+    stay: bool = True,
     stop: threading.Event | None = None,
     progress: Callable[[Progress], None] = silent,
 ) -> Turn:
     """Replay the run, execute what has no record, and write how it rests or ends.
 
-    Exceptions of the workflow end up in the run. What leaves here is an error of the file (the run goes back, if
-    that can be written) or a BaseException of the caller's, such as KeyboardInterrupt (the run goes back).
+    `stay`: the owner stays by a resting run; else the run is let go. Exceptions of the workflow end up in the run.
+    What leaves here is an error of the file (the run goes back, if that can be written) or a BaseException of the
+    caller's, such as KeyboardInterrupt (the run goes back).
     """
     engine.taken_up(claim)
+    turn = _Turn(engine, claim, definition, stay, stop or threading.Event(), progress)
     try:
-        return _take_turn(engine, claim, definition, stop or threading.Event(), progress)
+        return turn.take()
     except BaseException:
-        _try_to_give_back(engine, claim)
+        turn.try_to_give_back()
         raise
     finally:
         engine.let_go(claim)
 
 
-def _take_turn(
-    engine: Engine,
-    claim: Claim,
-    definition: Definition,
-    stop: threading.Event,
-    progress: Callable[[Progress], None],
-) -> Turn:
-    def facts(tx: Tx) -> tuple[Run, dict[replay.Place, Step]] | None:
-        if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
+class _Turn:
+    def __init__(
+        self,
+        engine: Engine,
+        claim: Claim,
+        definition: Definition,
+        stay: bool,
+        stop: threading.Event,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self.engine = engine
+        self.claim = claim
+        self.definition = definition
+        self.stay = stay
+        self.stop = stop
+        self.progress = progress
+
+    def take(self) -> Turn:
+        execution = self._execution()
+        if execution is None:
+            return Gone()
+        try:
+            try:
+                result = self._call(execution)
+            except (Exception, SystemExit) as error:
+                return self._failed(execution, error)
+            if execution.undoing:
+                return self._undo(execution)
+            return self._end(execution, Status.COMPLETED, result=result)
+        except Suspend as rest:
+            return self._rest(execution, rest.due_at)
+        except Stop:
+            self.engine.abandon([self.claim])
+            return Stopped()
+        except Lost:
+            return Gone()
+
+    def _execution(self) -> Execution | None:
+        def facts(tx: Tx) -> tuple[Run, list[Step]] | None:
+            if not runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch):
+                return None
+            return runs.get(tx, self.claim.row_id), history.of_run(tx, self.claim.row_id)
+
+        found = self.engine.database.read(facts)
+        if found is None:
             return None
-        recorded = history.of_run(tx, claim.row_id)
-        return runs.get(tx, claim.row_id), {(step.branch, step.seq): step for step in recorded}
+        run, recorded = found
+        return Execution(
+            engine=self.engine,
+            run=run,
+            claim=self.claim,
+            history={(step.branch, step.seq): step for step in recorded},
+            face=AsyncFace() if self.definition.is_async else PlainFace(),
+            stop=self.stop,
+            progress=self.progress,
+            undoing=run.status is Status.COMPENSATING,
+            crashes=run.crashes,
+        )
 
-    found = engine.database.read(facts)
-    if found is None:
-        return Gone()
-    run, recorded = found
-    execution = Execution(
-        run=run,
-        claim=claim,
-        history=recorded,
-        recorder=engine,
-        face=AsyncFace() if definition.is_async else PlainFace(),
-        now=engine.now,
-        dice=engine.dice,
-        stop=stop,
-        progress=progress,
-        crashes=run.crashes,
-    )
-    try:
-        result = _call(execution, definition)
-    except Suspend as rest:
-        return _rest(engine, claim, rest.due_at)
-    except Stop:
-        engine.abandon([claim])
-        return Stopped()
-    except Lost:
-        return Gone()
-    except (Exception, SystemExit) as error:
-        return _end(engine, execution, definition, Status.FAILED, error=_run_error(error))
-    return _end(engine, execution, definition, Status.COMPLETED, result=result)
+    # -- calling the function --
+
+    def _call(self, execution: Execution) -> str | None:
+        """Call the workflow function; its result as JSON text. Raises what it raised, or what spoiled the execution.
+
+        A run that undoes what it did is only replayed, to learn its compensations: None.
+        """
+        if execution.overdue():
+            self._timed_out(execution)
+        operations = Operations(execution)
+        arguments = self._arguments(execution.run)
+        failure: BaseException | None = None
+        result: object = None
+        try:
+            result = call_within(
+                execution.face, self.definition.function, operations, arguments, self._time_left(execution)
+            )
+        except BaseException as error:
+            failure = error
+        if execution.undoing and not isinstance(failure, Lost | Stop):
+            return None
+        try:
+            operations.conclude(failure)
+        except TimedOut:
+            self._timed_out(execution)
+        except Undo:
+            return None
+        try:
+            return self.definition.result.dump(result)
+        except Unstorable as error:
+            name = self.definition.name
+            raise Unstorable(
+                f"the result of workflow {name!r} cannot be stored: {error}", value_type=error.value_type
+            ) from None
+
+    def _arguments(self, run: Run) -> tuple[object, ...]:
+        try:
+            return self.definition.arguments(run.input)
+        except Unreadable as error:
+            raise Unreadable(f"run {run.id}, column input: {error}") from None
+
+    def _time_left(self, execution: Execution) -> float | None:
+        deadline = execution.run.deadline_at
+        return None if deadline is None or execution.undoing else (deadline - self.engine.now()) / 1000
+
+    def _timed_out(self, execution: Execution) -> NoReturn:
+        """The run's time is over. What still executes is fenced off by a new epoch, which is ours."""
+
+        def write(tx: Tx) -> Claim | None:
+            if not runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch):
+                return None
+            return replace(self.claim, epoch=transitions.fence_off(tx, self.claim.row_id))
+
+        claim = self.engine.database.write(write)
+        if claim is None:
+            raise Lost()
+        self.engine.let_go(self.claim)
+        self.engine.taken_up(claim)
+        self.claim = claim  # not the execution's: a thread may still be inside of it
+        raise _Overdue(settling.timeout_error(execution.run))
+
+    # -- failing and undoing --
+
+    def _failed(self, execution: Execution, failure: Exception | SystemExit) -> Turn:
+        """The function failed: undo what has a compensation, newest first, or end.
+
+        Code that broke a rule of replay, or a record that cannot be read, undoes nothing: mended, the run can go on.
+        """
+        if execution.undoing:
+            return self._undo(execution)
+        error = run_error(failure)
+        mendable = isinstance(failure, ProgrammingError | Unreadable)
+        if mendable or all(step.undo_order is None for step in execution.history.values()):
+            return self._end(execution, Status.FAILED, error=error)
+        if not self._begin_to_undo(error):
+            return Gone()
+        return self.take() if isinstance(failure, _Overdue) else self._undo(execution)
+
+    def _begin_to_undo(self, error: RunError) -> bool:
+        def write(tx: Tx) -> bool:
+            ours = runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch)
+            if ours:
+                transitions.compensate(tx, self.claim.row_id, error, self.engine.now())
+            return ours
+
+        return self.engine.database.write(write)
+
+    def _undo(self, execution: Execution) -> Turn:
+        # The function has been left, by whatever way; what is recorded from here on is on a branch of its own.
+        execution.undoing, execution.gone, execution.poison = False, None, None
+        execution.run = replace(execution.run, status=Status.COMPENSATING, deadline_at=None)
+        done = sorted(
+            (step for step in execution.history.values() if step.undo_order is not None),
+            key=lambda step: step.undo_order or 0,
+            reverse=True,
+        )
+        operations = Operations(execution, UNDO_BRANCH)
+        failed = run_operation(execution.face, lambda: _undo_all(operations, execution, done))
+        status = Status.COMPENSATION_FAILED if failed else Status.COMPENSATED
+        error = self.engine.database.read(lambda tx: runs.get(tx, self.claim.row_id)).error
+        return self._end(execution, status, error=error)
+
+    # -- resting and ending --
+
+    def _rest(self, execution: Execution, due_at: int | None) -> Turn:
+        deadline = execution.run.deadline_at
+        if deadline is not None and (due_at is None or deadline < due_at):
+            due_at = deadline
+
+        def write(tx: Tx) -> Turn:
+            if not runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch):
+                return Gone()
+            due = self.engine.now() if events.something_new(tx, self.claim.row_id) else due_at
+            transitions.rest(tx, self.claim.row_id, due, stay=self.stay)
+            return Rested(due)
+
+        return self.engine.database.write(write)
+
+    def _end(
+        self, execution: Execution, status: Status, *, result: str | None = None, error: RunError | None = None
+    ) -> Turn:
+        claim = self.claim
+
+        def write(tx: Tx) -> Ended | None:
+            if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
+                return None
+            run = runs.get(tx, claim.row_id)
+            reuse = self.definition.reuse
+            heir = settling.end(tx, run, status, now=self.engine.now(), result=result, error=error, reuse=reuse)
+            promoted = None if heir is None else self.engine.claim_promoted(tx, heir, claim.owner_id)
+            return Ended(status, promoted, execution.operations)
+
+        def landed(tx: Tx) -> Ended | None:
+            run = runs.get(tx, claim.row_id)
+            same = run.status is status and run.epoch == claim.epoch
+            return Ended(status, None, execution.operations) if same else None
+
+        return self.engine.database.write(write, landed=landed) or Gone()
+
+    def try_to_give_back(self) -> None:
+        """The run goes back, if that can be written; else the lock of this process tells the rest."""
+        try:
+            self.engine.abandon([self.claim])
+        except DurableError:
+            pass
 
 
-def _call(execution: Execution, definition: Definition) -> str:
-    """Call the workflow function; its result as JSON text. Raises what it raised, or what spoiled the execution."""
-    operations = Operations(execution)
-    failure: BaseException | None = None
-    result: object = None
-    arguments = _arguments(execution.run, definition)
-    try:
-        if definition.is_async:
-            import asyncio
+class _Overdue(Exception):
+    """Carries the error of a run whose time is over to where failures are handled."""
 
-            result = asyncio.run(definition.function(AsyncContext(operations), *arguments))
+    def __init__(self, error: RunError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+async def _undo_all(operations: Operations, execution: Execution, done: list[Step]) -> bool:
+    """Call the compensations, newest first; one that fails does not stop the others. True: one failed."""
+    failed = False
+    for step in done:
+        place = (step.branch, step.seq)
+        compensation = execution.compensations.get(place)
+        options = StepOptions(kind="compensate")
+        if compensation is None:
+            function, value = _missing(step), None
         else:
-            result = definition.function(Context(operations), *arguments)
-    except BaseException as error:
-        failure = error
-    # What the function swallowed counts all the same.
-    if execution.poison is not None:
-        raise execution.poison
-    if execution.unwinding is not None:
-        raise execution.unwinding
-    left = replay.left_over(execution.history, "", operations.asked)
-    if left is not None and (failure is None or isinstance(failure, Exception)):
-        raise non_determinism(execution.run.workflow, left) from failure
-    if failure is not None:
-        raise failure
-    try:
-        return definition.result.dump(result)
-    except Unstorable as error:
-        raise Unstorable(
-            f"the result of workflow {definition.name!r} cannot be stored: {error}", value_type=error.value_type
-        ) from None
+            function = compensation.function
+            value = operations.replayed(step, compensation.values)
+            options = StepOptions(kind="compensate", retry=compensation.retry or options.retry)
+        try:
+            await operations.step(step.name, function, (value,), {}, options)
+        except StepFailed:
+            failed = True
+    return failed
 
 
-def _arguments(run: Run, definition: Definition) -> tuple[object, ...]:
-    try:
-        return definition.arguments(run.input)
-    except Unreadable as error:
-        raise Unreadable(f"run {run.id}, column input: {error}") from None
+def _missing(step: Step) -> Callable[[Any], None]:
+    def missing(_: Any) -> None:
+        raise Abort(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
+
+    return missing
 
 
-def _run_error(error: BaseException) -> RunError:
+def run_error(error: BaseException) -> RunError:
     """Why the run failed, in the words of whoever failed: the step's own error where a step's failure ended it."""
+    if isinstance(error, _Overdue):
+        return error.error
     step = _failed_step(error)
     if step is not None and step is error:
         return RunError(
@@ -170,17 +338,16 @@ def _run_error(error: BaseException) -> RunError:
             step=step.step,
             attempt=step.attempts,
             traceback=step.traceback,
-            branch=step.place[0],
+            branch=step.place[0] or None,
             seq=step.place[1],
         )
-    message = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)[:8192]
     return RunError(
-        type=type(error).__name__,
-        message=message,
+        type=error_type(error),
+        message=error_message(error),
         step=step.step if step else None,
         attempt=step.attempts if step else None,
         traceback=None if isinstance(error, DurableError) else user_traceback(error),
-        branch=step.place[0] if step else None,
+        branch=(step.place[0] or None) if step else None,
         seq=step.place[1] if step else None,
     )
 
@@ -195,49 +362,3 @@ def _failed_step(error: BaseException) -> StepFailed | None:
         seen.add(id(at))
         at = at.__cause__ or at.__context__
     return None
-
-
-def _rest(engine: Engine, claim: Claim, due_at: int) -> Turn:
-    def write(tx: Tx) -> bool:
-        ours = runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch)
-        if ours:
-            runs.rest(tx, claim.row_id, due_at)
-        return ours
-
-    return Rested(due_at) if engine.database.write(write) else Gone()
-
-
-def _end(
-    engine: Engine,
-    execution: Execution,
-    definition: Definition,
-    status: Status,
-    *,
-    result: str | None = None,
-    error: RunError | None = None,
-) -> Turn:
-    claim = execution.claim
-
-    def write(tx: Tx) -> Ended | None:
-        finished = settling.finish(
-            tx, claim, status, now=engine.now(), result=result, error=error, reuse=definition.reuse
-        )
-        if not finished.accepted:
-            return None
-        heir = finished.promoted
-        promoted = None if heir is None else engine.claim_promoted(tx, heir, claim.owner_id)
-        return Ended(status, promoted, execution.operations)
-
-    def landed(tx: Tx) -> Ended | None:
-        run = runs.get(tx, claim.row_id)
-        same = run.status is status and run.epoch == claim.epoch
-        return Ended(status, None, execution.operations) if same else None
-
-    return engine.database.write(write, landed=landed) or Gone()
-
-
-def _try_to_give_back(engine: Engine, claim: Claim) -> None:
-    try:
-        engine.abandon([claim])
-    except DurableError:
-        pass  # the file is what failed; the lock of this process tells the rest

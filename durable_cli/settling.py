@@ -12,19 +12,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from durable_cli.core import arbitration, lifecycle
+from durable_cli.core import arbitration, lifecycle, timing
+from durable_cli.definition import loaded_definition
 from durable_cli.errors import DurableError, KeyTaken, NoKey, NotFinished, NotRetryable
 from durable_cli.model import Claim, Reuse, Run, RunError, Status, StepStatus
-from durable_cli.store import activity, history, runs, workflows
+from durable_cli.store import activity, events, history, runs, transitions, workflows
 from durable_cli.store.database import Tx
 
 Alive = Callable[[int], bool]
 
 
 def reuse_of(tx: Tx, workflow: str) -> Reuse:
-    """The `reuse` in force, as the workflow's last start wrote it."""
+    """The `reuse` in force: the loaded definition's, else as the workflow's last start wrote it."""
     known = workflows.get(tx, workflow)
-    return known.reuse if known else Reuse.AFTER_CLOSE
+    if known is None:
+        return Reuse.AFTER_CLOSE
+    loaded = loaded_definition(known)
+    return loaded.reuse if loaded else known.reuse
+
+
+def fail(tx: Tx, run: Run, error: RunError, *, now: int, reuse: Reuse | None = None) -> Run | None:
+    """An unfinished run has failed: it begins to undo its steps that have a compensation, or ends if there is none.
+    Returns the run promoted by its end.
+    """
+    if run.status is not Status.COMPENSATING and history.to_undo(tx, run.row_id):
+        transitions.compensate(tx, run.row_id, error, now)
+        return None
+    status = Status.COMPENSATION_FAILED if run.status is Status.COMPENSATING else Status.FAILED
+    return end(tx, run, status, now=now, error=run.error or error, reuse=reuse)
 
 
 def end(
@@ -37,24 +52,41 @@ def end(
     error: RunError | None = None,
     reuse: Reuse | None = None,
 ) -> Run | None:
-    """End an unfinished run, and promote (or cancel) the run that waits behind it. Returns the promoted run."""
-    runs.end(tx, run.row_id, status=status, result=result, error=error, now=now)
+    """End an unfinished run, wake who waits for its end, and promote (or cancel) the run that waits behind it.
+    Returns the promoted run.
+    """
+    _close(tx, run, status, now=now, result=result, error=error)
     waiting = runs.waiting_behind(tx, run.row_id)
     if waiting is None:
         return None
     reuse = reuse or reuse_of(tx, run.workflow)
     if arbitration.decide_succession(status, reuse) is arbitration.Succession.CANCEL:
         kept = RunError("KeyKept", f"run {run.id} ended {status} and reuse={reuse} keeps the key {run.key!r} for it")
-        runs.end(tx, waiting.row_id, status=Status.CANCELLED, result=None, error=kept, now=now)
+        transitions.end(tx, waiting.row_id, status=Status.CANCELLED, result=None, error=kept, now=now)
         return None
     hand_over(tx, from_run=run, to_run=waiting, reason="promoted", now=now)
     return runs.get(tx, waiting.row_id)
 
 
+def _close(
+    tx: Tx, run: Run, status: Status, *, now: int, result: str | None = None, error: RunError | None = None
+) -> None:
+    """The run is finished; its parent learns it, and its children that nobody asks for any more are cancelled."""
+    transitions.end(tx, run.row_id, status=status, result=result, error=error, now=now)
+    for parent in runs.waiting_for_child(tx, run.row_id):
+        transitions.wake(tx, parent.row_id, now)
+    if status is Status.COMPLETED:
+        return
+    awaited = history.children_waited_for(tx, run.row_id)
+    for child in runs.children(tx, run.row_id):
+        if status is Status.CANCELLED or child.row_id in awaited:
+            cancel(tx, child, now=now, reason=f"the run that started it, {run.id}, ended {status}")
+
+
 def hand_over(tx: Tx, *, from_run: Run, to_run: Run, reason: str, now: int) -> None:
     """The waiting run `to_run` takes the key of `from_run`."""
-    runs.drop_key(tx, from_run.row_id)
-    runs.promote(tx, to_run.row_id, now)
+    transitions.drop_key(tx, from_run.row_id)
+    transitions.promote(tx, to_run.row_id, now)
     _note_hand_off(tx, from_run, to_run.id, reason, now)
 
 
@@ -67,7 +99,7 @@ def _note_hand_off(tx: Tx, from_run: Run, to_id: str, reason: str, now: int) -> 
 
 def free_key(tx: Tx, holder: Run, *, to_id: str, now: int) -> None:
     """A finished holder lets its key go to the run that a start is about to insert."""
-    runs.drop_key(tx, holder.row_id)
+    transitions.drop_key(tx, holder.row_id)
     _note_hand_off(tx, holder, to_id, "start", now)
 
 
@@ -77,42 +109,17 @@ def replace(tx: Tx, holder: Run, *, by_id: str, now: int) -> Run | None:
     """
     waiting = runs.waiting_behind(tx, holder.row_id)
     error = RunError("Replaced", f"replaced by run {by_id}")
-    runs.end(tx, holder.row_id, status=Status.CANCELLED, result=None, error=error, now=now)
-    runs.drop_key(tx, holder.row_id)
+    _close(tx, holder, Status.CANCELLED, now=now, error=error)
+    transitions.drop_key(tx, holder.row_id)
     _note_hand_off(tx, holder, by_id, "replaced", now)
     return waiting
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """`accepted` is False where the claim was stale and nothing was written."""
-
-    accepted: bool
-    promoted: Run | None = None
-
-
-def finish(
-    tx: Tx,
-    claim: Claim,
-    status: Status,
-    *,
-    now: int,
-    result: str | None = None,
-    error: RunError | None = None,
-    reuse: Reuse | None = None,
-) -> Finished:
-    """The owner says how its run ended."""
-    if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
-        return Finished(False)
-    run = runs.get(tx, claim.row_id)
-    return Finished(True, end(tx, run, status, now=now, result=result, error=error, reuse=reuse))
 
 
 def give_back(tx: Tx, claim: Claim, *, now: int) -> bool:
     """The owner lets its unfinished run go, to be claimed by anybody. False: it was not its any more."""
     if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
         return False
-    runs.give_back(tx, claim.row_id, now, crash=False)
+    transitions.give_back(tx, claim.row_id, now, crash=False)
     return True
 
 
@@ -129,15 +136,36 @@ def reap(tx: Tx, run: Run, *, now: int, alive: Alive, reuse: Reuse | None = None
     """If the owner of an unfinished run is dead, take the run from it: it may be claimed, or has failed (CrashLoop)."""
     if run.finished or run.owner is None or alive(run.owner.id):
         return Reaped(run)
-    fate = lifecycle.decide_orphan(run.status, run.crashes)
-    runs.give_back(tx, run.row_id, now, crash=fate is not lifecycle.Orphan.GIVE_BACK)
+    fate = lifecycle.decide_orphan(run.status, run.crashes, resting=run.due_at is not None)
+    transitions.give_back(tx, run.row_id, now, crash=fate is not lifecycle.Orphan.GIVE_BACK)
     run = runs.get(tx, run.row_id)
     if fate is not lifecycle.Orphan.FAIL:
         return Reaped(run)
-    error = _crash_loop(tx, run)
-    status = Status.COMPENSATION_FAILED if run.status is Status.COMPENSATING else Status.FAILED
-    promoted = end(tx, run, status, now=now, error=error, reuse=reuse)
-    return Reaped(runs.get(tx, run.row_id), ended=True, promoted=promoted)
+    promoted = fail(tx, run, _crash_loop(tx, run), now=now, reuse=reuse)
+    run = runs.get(tx, run.row_id)
+    return Reaped(run, ended=run.finished, promoted=promoted)
+
+
+def end_overdue(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> Reaped:
+    """If the run's time is over and nobody owns it, it has failed (Timeout)."""
+    overdue = run.deadline_at is not None and run.deadline_at <= now
+    if not overdue or run.finished or run.owner is not None or run.status is Status.COMPENSATING:
+        return Reaped(run)
+    promoted = fail(tx, run, timeout_error(run), now=now, reuse=reuse)
+    run = runs.get(tx, run.row_id)
+    return Reaped(run, ended=run.finished, promoted=promoted)
+
+
+def timeout_error(run: Run) -> RunError:
+    """Why a run whose deadline is over has failed."""
+    assert run.timeout_ms is not None
+    return RunError("Timeout", f"the run was not over {timing.format_duration(run.timeout_ms)} after it could begin")
+
+
+def look_after(tx: Tx, run: Run, *, now: int, alive: Alive, reuse: Reuse | None = None) -> Reaped:
+    """`reap`, then `end_overdue`: what everybody does who meets an unfinished run."""
+    reaped = reap(tx, run, now=now, alive=alive, reuse=reuse)
+    return reaped if reaped.ended else end_overdue(tx, reaped.run, now=now, reuse=reuse)
 
 
 def _crash_loop(tx: Tx, run: Run) -> RunError:
@@ -157,6 +185,17 @@ def cancel(tx: Tx, run: Run, *, now: int, reason: str | None) -> arbitration.Can
         error = RunError("Cancelled", reason or "cancelled")
         end(tx, run, Status.CANCELLED, now=now, error=error)
     return answer
+
+
+def send_event(tx: Tx, run: Run, name: str, payload: str, *, now: int, kind: str = "event") -> bool:
+    """Keep an event for an unfinished run, and deliver it if the run waits for it now. True: it did."""
+    event = events.send(tx, run.row_id, kind, name, payload, now)
+    if not events.waits_for(tx, run.row_id, kind, name, now):
+        return False
+    if events.received(tx, run.row_id, kind, name) is None:
+        events.receive(tx, event)
+    transitions.wake(tx, run.row_id, now)
+    return True
 
 
 def key_taken(holder: Run, *, what: str = "nothing was started") -> KeyTaken:
@@ -189,7 +228,7 @@ def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableE
         assert newer is not None
         return key_taken(newer, what=f"run {run.id} stays as it is")
     if newer is not None:
-        runs.drop_key(tx, newer.row_id)
+        transitions.drop_key(tx, newer.row_id)
     if answer in (arbitration.Retry.TAKE, arbitration.Retry.RETAKE):
         assert run.key is not None
         activity.retaken(
@@ -201,9 +240,20 @@ def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableE
             from_id=newer.id if newer else None,
         )
     if run.error is not None and run.error.seq is not None:
-        history.try_again(tx, run.row_id, run.error.branch or "", run.error.seq, now)
-    runs.revive(tx, run.row_id, now)
+        _try_again(tx, run, run.error.branch or "", run.error.seq, now)
+    transitions.revive(tx, run.row_id, now)
     return None
+
+
+def _try_again(tx: Tx, run: Run, branch: str, seq: int, now: int) -> None:
+    """The operation whose failure ended the run gets a fresh budget; a child is retried in place."""
+    step = history.at(tx, run.row_id, branch, seq)
+    if step is not None and step.child_row is not None:
+        child = runs.get(tx, step.child_row)
+        if child.finished and retry(tx, child, now=now) is None:
+            history.wait_again(tx, run.row_id, branch, seq)
+        return
+    history.try_again(tx, run.row_id, branch, seq, now)
 
 
 def _not_retryable(run: Run) -> NotRetryable:
@@ -230,6 +280,6 @@ def release(tx: Tx, run: Run, *, by: str, now: int) -> DurableError | None:
         why = "has no key" if run.key is None else f"does not hold its key {run.key!r} any more"
         return NoKey(f"run {run.id} {why}", run_id=run.id, status=str(run.status))
     assert run.key is not None
-    runs.drop_key(tx, run.row_id)
+    transitions.drop_key(tx, run.row_id)
     activity.released(tx, at=now, workflow=run.workflow, key=run.key, run_id=run.id, by=by)
     return None

@@ -1,13 +1,12 @@
 """Typed values as JSON text: inputs, results of steps, results of runs. Never pickle.
 
-A value has an annotation or it has none. Without one it is plain JSON (`core/plain.py`). With one it is
-written and rebuilt as that type: annotations made only of what JSON has (`str`, `int`, `float`, `bool`,
-`None`, `list[...]`, `dict[str, ...]`, `Any` and unions of those) by the few lines below, everything else by
-pydantic, which is imported only then.
+A value has an annotation or it has none. Without one it is plain JSON (`core/plain.py`). With one it is written and
+rebuilt as that type: annotations made only of what JSON has (`str`, `int`, `float`, `bool`, `None`, `list[...]`,
+`dict[str, ...]`, `Any` and unions of those) by the few lines below, everything else by pydantic, which is imported only
+then.
 
-What the next line of a workflow sees is the same on the first pass and on a replay, because both times it is
-what `Codec.load` makes of the recorded text; `Codec.dump` refuses a value whose text could not be loaded
-again.
+What the next line of a workflow sees is the same on the first pass and on a replay, because both times it is what
+`Codec.load` makes of the recorded text; `Codec.dump` refuses a value whose text could not be loaded again.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from durable_cli.core import plain
+from durable_cli.core.keys import brief
 from durable_cli.core.plain import MAX_VALUE_BYTES, parse, same_value
 from durable_cli.core.shapes import Misfit, shape_of, shown
 from durable_cli.errors import InvalidDefinition, InvalidInput, Unreadable, Unstorable
@@ -38,8 +38,7 @@ def canonical(value: object) -> str:
 
 
 class Codec:
-    """Writes and rebuilds the values of one annotation (`inspect.Parameter.empty`: plain JSON). Made by
-    `codec()`."""
+    """Writes and rebuilds the values of one annotation (`inspect.Parameter.empty`: plain JSON). Made by `codec()`."""
 
     def __init__(self, annotation: object) -> None:
         self.annotation = annotation
@@ -47,13 +46,10 @@ class Codec:
         self._pydantic: TypeAdapter[Any] | None = None
 
     def dump(self, value: object, *, place: str = "result", limit: int = MAX_VALUE_BYTES) -> str:
-        """The value as JSON text of at most `limit` bytes. `Unstorable` when it does not fit the
-        annotation."""
+        """The value as JSON text of at most `limit` bytes. `Unstorable` when it does not fit the annotation."""
         return self.round_trip(value, place=place, limit=limit)[0]
 
-    def round_trip(
-        self, value: object, *, place: str = "result", limit: int = MAX_VALUE_BYTES
-    ) -> tuple[str, object]:
+    def round_trip(self, value: object, *, place: str = "result", limit: int = MAX_VALUE_BYTES) -> tuple[str, object]:
         """`dump` and what `load` makes of its text, for the price of one of them."""
         if self._shape is None:
             return self._dump_typed(value, place, limit)
@@ -64,8 +60,7 @@ class Codec:
             raise Unstorable(problem.message(place), value_type=problem.found) from None
 
     def load(self, text: str) -> object:
-        """The value that a stored text stands for. `Unreadable` when it does not fit the annotation (any
-        more)."""
+        """The value that a stored text stands for. `Unreadable` when it does not fit the annotation (any more)."""
         try:
             value = parse(text)
             if self._shape is not None:
@@ -77,18 +72,16 @@ class Codec:
         try:
             return self._load_typed(text)
         except _Invalid as problem:
-            raise Unreadable(
-                f"the stored value does not fit its annotation: {problem.at('value')[0]}"
-            ) from None
+            raise Unreadable(f"the stored value does not fit its annotation: {problem.at('value')[0]}") from None
         except _Unsupported as problem:
             raise Unreadable(str(problem)) from None
 
     def accept(self, value: object, *, place: str = "input", limit: int = MAX_VALUE_BYTES) -> str:
         """What a caller gives, validated, as the JSON text to store.
 
-        `value` is JSON as it came from a command line or a queue (`{"id": "42"}` becomes an int where one is
-        annotated) or a typed value (a model, a datetime). Raises `InvalidInput` with the places that do not
-        fit, and `InvalidDefinition` where nothing can be of that type.
+        `value` is JSON as it came from a command line or a queue (`{"id": "42"}` becomes an int where one is annotated)
+        or a typed value (a model, a datetime). Raises `InvalidInput` with the places that do not fit, and
+        `InvalidDefinition` where nothing can be of that type.
         """
         try:
             text = plain.dump(value, place=place, limit=limit)
@@ -103,16 +96,14 @@ class Codec:
                 pass  # "42" for an int: pydantic decides
         return self._accept_typed(value, text, place, limit)
 
-    # -- pydantic --------------------------------------------------------------------------------------------
+    # -- pydantic --------------------------------------------------------------------------------------------------
 
     def _adapter(self) -> TypeAdapter[Any]:
         """Reads and writes a tuple of one value: so its settings reach dataclasses and TypedDicts too."""
         if self._pydantic is None:
             from pydantic import ConfigDict, TypeAdapter
 
-            settings = ConfigDict(
-                ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
-            )
+            settings = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
             try:
                 boxed: Any = types.GenericAlias(tuple, (self.annotation,))
                 self._pydantic = TypeAdapter(boxed, config=settings)
@@ -137,13 +128,10 @@ class Codec:
             ) from None
 
     def _write(self, boxed: tuple[object], place: str, limit: int) -> str:
-        """The JSON text of the one value in `boxed`, by names of fields and not by aliases, as it is read
-        back."""
+        """The JSON text of the one value in `boxed`, by names of fields and not by aliases, as it is read back."""
         adapter = self._adapter()
         try:
-            [value] = adapter.dump_python(
-                boxed, mode="json", by_alias=False, round_trip=True, warnings="error"
-            )
+            [value] = adapter.dump_python(boxed, mode="json", by_alias=False, round_trip=True, warnings="error")
         except Exception as problem:
             reason = _serializer_reason(problem)
             kind = shown(type(boxed[0]))
@@ -161,8 +149,7 @@ class Codec:
         return value
 
     def _accept_typed(self, value: object, text: str | None, place: str, limit: int) -> str:
-        """`text` is the value as JSON, where it is plain: then it is read as JSON, so that base64 is
-        bytes."""
+        """`text` is the value as JSON, where it is plain: then it is read as JSON, so that base64 is bytes."""
         try:
             if text is not None:
                 value = self._load_typed(text)
@@ -184,9 +171,7 @@ class Codec:
 def codec(annotation: object) -> Codec:
     """The codec of an annotation, the same one for the same annotation."""
     try:
-        return _codec(
-            annotation, repr(annotation)
-        )  # by repr too: Union[A, B] == Union[B, A], and order may decide
+        return _codec(annotation, repr(annotation))  # by repr too: Union[A, B] == Union[B, A], and order may decide
     except TypeError:  # unhashable: Annotated[int, [...]]
         return Codec(annotation)
 
@@ -199,7 +184,7 @@ def _codec(annotation: object, _repr: str) -> Codec:
 PLAIN: Final = codec(inspect.Parameter.empty)
 
 
-# -- annotations of functions --------------------------------------------------------------------------------
+# -- annotations of functions --------------------------------------------------------------------------------------
 
 _results: weakref.WeakKeyDictionary[object, Codec] = weakref.WeakKeyDictionary()
 
@@ -207,9 +192,8 @@ _results: weakref.WeakKeyDictionary[object, Codec] = weakref.WeakKeyDictionary()
 def result_codec(function: Callable[..., object]) -> Codec:
     """The codec of what a function returns: of its return annotation (for `async def`: of what is awaited).
 
-    Understands partials, methods, callable objects, and classes (which return themselves). Without an
-    annotation, or with one that cannot be resolved (a name imported for type checkers only), results are
-    plain JSON.
+    Understands partials, methods, callable objects, and classes (which return themselves). Without an annotation, or
+    with one that cannot be resolved (a name imported for type checkers only), results are plain JSON.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -242,11 +226,10 @@ def _return_annotation(function: Callable[..., object]) -> object:
 
 
 def resolve(function: Callable[..., object], name: str, local: dict[str, object] | None = None) -> object:
-    """The annotation of a parameter (or of "return") as an object; `inspect.Parameter.empty` where there is
-    none.
+    """The annotation of a parameter (or of "return") as an object; `inspect.Parameter.empty` where there is none.
 
-    `local` are names that the module does not have: those of the function in which this one was defined.
-    Raises NameError when a name in the annotation means nothing.
+    `local` are names that the module does not have: those of the function in which this one was defined. Raises
+    NameError when a name in the annotation means nothing.
     """
     annotations: dict[str, object] = getattr(function, "__annotations__", None) or {}
     if name not in annotations:
@@ -268,7 +251,7 @@ def resolve(function: Callable[..., object], name: str, local: dict[str, object]
         raise NameError(f"{annotation!r} cannot be resolved: {problem}") from None
 
 
-# -- what pydantic says --------------------------------------------------------------------------------------
+# -- what pydantic says --------------------------------------------------------------------------------------------
 
 
 class _Unsupported(Exception):
@@ -284,17 +267,14 @@ class _Invalid(Exception):
         errors = getattr(cause, "errors", None)
         if not callable(errors) or not hasattr(cause, "error_count"):
             return [f"{place} was refused: {type(cause).__name__}: {cause}".split("\n")[0]]
-        return [
-            _line(place, error) for error in typing.cast("ValidationError", cause).errors(include_url=False)
-        ]
+        return [_line(place, error) for error in typing.cast("ValidationError", cause).errors(include_url=False)]
 
 
 def _line(place: str, error: Any) -> str:
     where = place + "".join(plain.step_into(part) for part in error["loc"][1:])
-    given = repr(error["input"])
     if error["type"] in ("missing", "json_invalid"):
         return f"{where}: {error['msg']}"
-    return f"{where}: {error['msg']} (got {given if len(given) <= 60 else given[:57] + '...'})"
+    return f"{where}: {error['msg']} (got {brief(error['input'])})".replace("\n", " ")
 
 
 def _serializer_reason(problem: Exception) -> str:

@@ -288,9 +288,7 @@ def read_feed(path: Path, folder: Path) -> list[Article]:
 
 
 def atom_entry(entry: ElementTree.Element, base: str, folder: str) -> Article:
-    links = [
-        e.get("href", "") for e in entry.findall(f"{ATOM}link") if e.get("rel", "alternate") == "alternate"
-    ]
+    links = [e.get("href", "") for e in entry.findall(f"{ATOM}link") if e.get("rel", "alternate") == "alternate"]
     link = urljoin(base, links[0]) if links else ""
     return Article(
         id=child_text(entry, f"{ATOM}id") or link,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from durable_cli.errors import DatabaseUnusable, InvalidConfig, UsageError
+from durable_cli.places import _who_else, package_root
 
 KEYS: Final = ("database", "app-dir")
 
@@ -123,10 +123,7 @@ def start_of_search(option: str | None, env: dict[str, str], target: str | None)
         return Path(given).expanduser().absolute()
     file = (target or "").partition(":")[0]
     if file.endswith(".py"):
-        folder = Path(file).expanduser().absolute().parent
-        while (folder / "__init__.py").is_file() and folder.parent != folder:
-            folder = folder.parent
-        return folder
+        return Path(package_root(os.path.abspath(os.path.expanduser(file))))
     try:
         return Path.cwd()
     except OSError:
@@ -199,29 +196,7 @@ def _checked(file: Path, table: Any) -> Config:
 
 
 def _only_ours(file: Path) -> None:
-    """Refuse a file that somebody else (neither we nor root) owns or may write."""
-    found = file.stat()
-    if found.st_uid not in (os.geteuid(), 0):
-        reason = f"belongs to user {_user(found.st_uid)}"
-    elif found.st_mode & stat.S_IWOTH:
-        reason = "may be written by everybody"
-    elif found.st_mode & stat.S_IWGRP and not _private_group(found.st_gid, found.st_uid):
-        reason = "may be written by its group"
-    else:
-        return
-    raise InvalidConfig(
-        f"{file} {reason}, and it decides which database is used", hint=f"chmod go-w {file}"
-    )
-
-
-def _private_group(gid: int, uid: int) -> bool:
-    """Is it the user's own group, with nobody else in it (the usual umask 002)?"""
-    import grp
-    import pwd
-
-    try:
-        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return group.gr_gid == user.pw_gid and set(group.gr_mem) <= {user.pw_name} and group.gr_name == user.pw_name
-
+    """Refuse a file that somebody else (neither we nor root) owns or may write: the rule for code."""
+    problem = _who_else(str(file), False)
+    if problem is not None:
+        raise InvalidConfig(f"{file} {problem}, and it decides which database is used", hint=f"chmod go-w {file}")

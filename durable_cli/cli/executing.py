@@ -168,15 +168,15 @@ def tell_existing(session: Session, run: Run, *, report: str = "always") -> int:
     if not run.finished:
         out.note(f"already {run.status}, nothing started: run {run.id} holds the key {key}")
         return 0
-    when = render.age(run.finished_at, session.now())
     bad = run.status is not Status.COMPLETED
-    # Silence would look as if it had run: B03, B06 of the cases. `-q` (cron) keeps quiet about a completed one.
+    # Silence would look as if it had run (cases B03, B06). `-q` (cron) is quiet about a completed one only.
     if report != "never" and (bad or not out.quiet) and not out.json:
-        word = out.styled("error:", "1;31") + " " if bad else ""
-        out.say(f"{word}nothing started: key {key} is kept by run {run.id}, {run.status} {when}")
+        when = render.age(run.finished_at, session.now())
+        out.say(f"nothing started: the key {key} is kept by run {run.id}, {run.status} {when}")
         if bad:
             out.say(f"  {session.shown(ends.headline(run))}")
-        out.say(f"{out.styled('hint:', '1')} durable release-key {run.id}  (then durable rerun {run.id} runs it again)")
+        out.say(f"  to run it again with the same input: durable release-key {run.id}, then durable rerun {run.id}")
+        out.say(f"{out.styled('hint:', '1')} durable release-key {run.id}")
     return int(bad)
 
 

@@ -87,9 +87,7 @@ def parse_param(param: str) -> tuple[tuple[str, ...], Any]:
     return path, parse_json(text, f"-P {path[-1]}") if is_json else text
 
 
-def _set(
-    target: dict[str, Any], path: tuple[str, ...], value: Any, param: str, seen: set[tuple[str, ...]]
-) -> None:
+def _set(target: dict[str, Any], path: tuple[str, ...], value: Any, param: str, seen: set[tuple[str, ...]]) -> None:
     if any(path[: len(other)] == other or other[: len(path)] == path for other in seen):
         raise UsageError(f"-P {param!r}: {'.'.join(path)} is given twice")
     seen.add(path)

@@ -68,7 +68,7 @@ def shared_options() -> list[TyperOption]:
         )
 
     return [
-        option("shared_db", "--db", metavar="PATH", help="The database file (else DURABLE_DB, else the configuration)."),
+        option("shared_db", "--db", metavar="PATH", help="The database file (else DURABLE_DB, else the config)."),
         option("shared_app_dir", "--app-dir", metavar="DIR", help="Where your code is (else DURABLE_APP_DIR)."),
         option("shared_json", "--json", help="Print one JSON document."),
         option("shared_format", "--format", metavar="FORMAT", help="table, json, jsonl, tsv, csv or ids."),
@@ -204,7 +204,9 @@ class Group(_Shared, TyperGroup):
     def invoke(self, ctx: _click.Context) -> Any:
         if not ctx._protected_args and not self.invoke_without_command:
             names = [name for name, command in self.commands.items() if not command.hidden]
-            raise UsageError(f"{ctx.command_path} needs a command: {', '.join(names)}", hint=f"{ctx.command_path} --help")
+            raise UsageError(
+                f"{ctx.command_path} needs a command: {', '.join(names)}", hint=f"{ctx.command_path} --help"
+            )
         return super().invoke(ctx)
 
 

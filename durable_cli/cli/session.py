@@ -92,7 +92,8 @@ class Session:
             return self._open(place.path, create=False)
         if named or place.source == "option":
             raise DatabaseNotFound(
-                f"there is no database at {place.path}", hint="durable db path tells which file is used, and --db names one"
+                f"there is no database at {place.path}",
+                hint="durable db path  (tells which file is used; --db names one)",
             )
         self.out.note(f"no database yet: {render.safe(str(place.path))}")
         return None

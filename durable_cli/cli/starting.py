@@ -24,10 +24,9 @@ from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Session
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import KeyTaken, NotFound, UsageError
-from durable_cli.model import Outcome
+from durable_cli.model import Outcome, Run
 
 if TYPE_CHECKING:
-    from durable_cli.model import Run
     from durable_cli.client import Durable
     from durable_cli.definition import Definition
 
@@ -95,7 +94,7 @@ class Call:
         from durable_cli.loading import load_target
 
         try:
-            return load_target(self.target, app_dir=app_dir, known=client.workflow)
+            return load_target(self.target, app_dir=app_dir, known=client.workflow, names=client.workflow_names)
         except NotFound as error:
             if self.target in _NOT_TARGETS:
                 error.hint = f"did you mean: durable runs {self.target}"
@@ -175,9 +174,7 @@ def run(
     if printing > 1:
         raise UsageError("--print-crontab, --print-systemd, --print-launchd and --dry-run: give one of them")
     if printing and not dry_run:
-        flags = _flags(
-            conflict_exit_code, wait, max_wait, if_older, report, notify, step_by_step, grace, moved
-        )
+        flags = _flags(conflict_exit_code, wait, max_wait, if_older, report, notify, step_by_step, grace, moved)
         return _print_call(session, call, flags, print_crontab, systemd=print_systemd)
     value = call.value(session)
     client = session.writer(target)
@@ -202,9 +199,7 @@ def run(
     except KeyTaken as error:
         code = errors.report(error, session.out)
         return code if conflict_exit_code is None else conflict_exit_code
-    code = finish(
-        session, client, execution, number, report=report, conflict_exit_code=conflict_exit_code, wait=wait
-    )
+    code = finish(session, client, execution, number, report=report, conflict_exit_code=conflict_exit_code, wait=wait)
     if notify:
         from durable_cli.cli import ends
 
@@ -301,9 +296,7 @@ def _flags(
     return flags + [name for name, on in switches.items() if on]
 
 
-def _print_call(
-    session: Session, call: Call, flags: list[str], expression: str | None, *, systemd: bool
-) -> int:
+def _print_call(session: Session, call: Call, flags: list[str], expression: str | None, *, systemd: bool) -> int:
     argv = [*installing.program(), "run", "-q", *flags, *call.argv(session)]
     if expression is not None:
         kind, text = "crontab", installing.crontab(expression, argv)

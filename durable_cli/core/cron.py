@@ -71,14 +71,18 @@ def last_due(cron: Cron, zone: ZoneInfo, after_ms: int, until_ms: int) -> tuple[
 
 
 def _fires(cron: Cron, zone: ZoneInfo, after_ms: int) -> Iterator[int]:
-    first = _seconds(after_ms)
-    end = min(first + _HORIZON, _FINAL)
-    for stretch in _stretches(zone, first, end):
-        part = _part(cron, stretch, first, end)
-        if part.opening is not None:
-            yield part.opening * 1000
-        for minute in cron.minutes(part.low, part.high):
-            yield (minute * 60 - stretch.offset) * 1000
+    first, found = _seconds(after_ms), True
+    while found and first < _FINAL:
+        end, found = min(first + _HORIZON, _FINAL), False
+        for stretch in _stretches(zone, first, end):
+            part = _part(cron, stretch, first, end)
+            if part.opening is not None:
+                found = True
+                yield part.opening * 1000
+            for minute in cron.minutes(part.low, part.high):
+                found = True
+                yield (minute * 60 - stretch.offset) * 1000
+        first = end
 
 
 def _seconds(after_ms: int) -> int:
@@ -116,7 +120,7 @@ def _part(cron: Cron, stretch: _Stretch, first: int, end: int) -> _Part:
     if cron.by_elapsed_time:
         return _Part(None, _minute(low), _minute(high))
     opening = None
-    if stretch.reached < shown and first <= stretch.start < end:
+    if stretch.reached < shown and first <= stretch.start:
         skipped = cron.count(_minute(stretch.reached), _minute(shown))
         due_itself = cron.count(_minute(shown), shown // 60 + 1)
         opening = stretch.start if skipped and not due_itself else None

@@ -22,9 +22,12 @@ class Orphan(StrEnum):
     """It killed its process too often in a row."""
 
 
-def decide_orphan(status: Status, crashes: int) -> Orphan:
-    """What to do with an unfinished run of a dead owner that died `crashes` times in a row before."""
-    if status not in (Status.RUNNING, Status.COMPENSATING):
+def decide_orphan(status: Status, crashes: int, *, resting: bool) -> Orphan:
+    """What to do with an unfinished run of a dead owner that died `crashes` times in a row before.
+
+    `resting`: it has a due time, so its owner only stayed by it.
+    """
+    if resting or status not in (Status.RUNNING, Status.COMPENSATING):
         return Orphan.GIVE_BACK
     return Orphan.FAIL if crashes + 1 >= MAX_CRASHES else Orphan.COUNT_CRASH
 

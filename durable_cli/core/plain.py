@@ -1,11 +1,10 @@
 """Plain JSON: which Python values are JSON as they stand, as text and back.
 
-Strict, because a value that changes on its way through the file would be another one after a crash. The
-subclasses of str, int, float, list and dict are stored as the plain value they hold; a tuple becomes a list,
-as in `json`. What plain JSON would take its meaning from is refused: NaN and infinities, keys that are not
-text, members of an Enum (they come back as bare values) and named tuples (they come back without their
-names). Text may hold anything, NUL and lone surrogates too (file names do): all that is not ASCII is escaped,
-so the stored text is pure ASCII.
+Strict, because a value that changes on its way through the file would be another one after a crash. The subclasses of
+str, int, float, list and dict are stored as the plain value they hold; a tuple becomes a list, as in `json`. What plain
+JSON would take its meaning from is refused: NaN and infinities, keys that are not text, members of an Enum (they come
+back as bare values) and named tuples (they come back without their names). Text may hold anything, NUL and lone
+surrogates too (file names do): all that is not ASCII is escaped, so the stored text is pure ASCII.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import math
 from enum import Enum
 from typing import Final, NoReturn
 
+from durable_cli.core.keys import brief
 from durable_cli.errors import Unstorable
 
 MAX_VALUE_BYTES: Final = 1024 * 1024
@@ -33,9 +33,7 @@ def dump(value: object, *, place: str, limit: int = MAX_VALUE_BYTES) -> str:
         _Walk(place, limit).visit(value, 0)
     except _NotPlain as problem:
         where = inside(place, problem.path)
-        raise Unstorable(
-            f"{where} {problem.reason}", value_type=problem.value_type, hint=problem.hint
-        ) from None
+        raise Unstorable(f"{where} {problem.reason}", value_type=problem.value_type, hint=problem.hint) from None
     try:
         text = _ENCODER.encode(value)
     except ValueError as problem:  # PYTHONINTMAXSTRDIGITS may be below Python's default
@@ -51,8 +49,7 @@ def check_size(text: str, *, place: str, limit: int) -> None:
 
 
 def parse(text: str) -> object:
-    """The value of a JSON text. Raises ValueError with one line; NaN, infinities and absurd depth are no
-    JSON."""
+    """The value of a JSON text. Raises ValueError with one line; NaN, infinities and absurd depth are no JSON."""
     try:
         value: object = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -61,8 +58,8 @@ def parse(text: str) -> object:
 
 
 def same_value(a: str, b: str) -> bool:
-    """Are two JSON texts the same value? Blanks and the order of keys do not count, and numbers are compared
-    as numbers, so `1` is `1.0` (JSON does not tell them apart), but `true` is not `1`."""
+    """Are two JSON texts the same value? Blanks and the order of keys do not count, and numbers are compared as
+    numbers, so `1` is `1.0` (JSON does not tell them apart), but `true` is not `1`."""
     return a == b or _equal(parse(a), parse(b))
 
 
@@ -74,8 +71,7 @@ def step_into(key: object) -> str:
 
 
 def inside(place: str, path: list[str]) -> str:
-    """The place of something inside a value; `path` is from the inside out. The middle of a long one is left
-    out."""
+    """The place of something inside a value; `path` is from the inside out. The middle of a long one is left out."""
     if len(path) > 8:
         path = [*path[:3], "...", *path[-4:]]
     return place + "".join(reversed(path))
@@ -94,8 +90,8 @@ class _NotPlain(Exception):
 class _Walk:
     """One pass over a value before it is written.
 
-    It counts what it meets, because each value is at least one byte of JSON: lists that hold each other many
-    times over would otherwise grow without end before their text could be measured.
+    It counts what it meets, because each value is at least one byte of JSON: lists that hold each other many times over
+    would otherwise grow without end before their text could be measured.
     """
 
     def __init__(self, place: str, limit: int) -> None:
@@ -140,7 +136,7 @@ class _Walk:
 
 def _check_key(holder: object, key: object) -> None:
     if not isinstance(key, str) or isinstance(key, Enum):
-        raise _NotPlain(holder, f"has the key {key!r} of type {_name(key)}; in JSON keys are text", _ANNOTATE)
+        raise _NotPlain(holder, f"has the key {brief(key)} of type {_name(key)}; in JSON keys are text", _ANNOTATE)
 
 
 _ANNOTATE: Final = "annotate its type where the function is defined, and it is rebuilt as that type"
@@ -148,9 +144,7 @@ _ANNOTATE: Final = "annotate its type where the function is defined, and it is r
 
 def _foreign(value: object) -> _NotPlain:
     if isinstance(value, tuple):
-        return _NotPlain(
-            value, f"is the named tuple {_name(value)}, whose names plain JSON would lose", _ANNOTATE
-        )
+        return _NotPlain(value, f"is the named tuple {_name(value)}, whose names plain JSON would lose", _ANNOTATE)
     return _NotPlain(value, f"is of type {_name(value)}, which is not plain JSON", _ANNOTATE)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
-from durable_cli.core.keys import check_step_name
+from durable_cli.core.keys import brief, check_step_name
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.errors import InvalidDefinition, InvalidDuration, InvalidName, UsageError
 from durable_cli.model import OnDuplicate, Policy, Reuse
-
 
 _BACKOFFS: Final = ("exponential", "linear", "constant")
 
@@ -19,10 +18,9 @@ _BACKOFFS: Final = ("exponential", "linear", "constant")
 class Retry:
     """How often and when a failed step is tried again.
 
-    `max_attempts` counts the first one too. The delay after attempt n is base·2^(n-1), base·n or base, then
-    capped at `max_delay`, then spread by ± `jitter` (a fraction). Only exceptions of the `retry_on` types are
-    retried. Durations are timedeltas, seconds, or text such as "1h30m". A bad option raises
-    `InvalidDefinition`.
+    `max_attempts` counts the first one too. The delay after attempt n is base·2^(n-1), base·n or base, then capped at
+    `max_delay`, then spread by ± `jitter` (a fraction). Only exceptions of the `retry_on` types are retried. Durations
+    are timedeltas, seconds, or text such as "1h30m". A bad option raises `InvalidDefinition`.
     """
 
     max_attempts: int = 1
@@ -53,31 +51,29 @@ class Retry:
 
 
 def _bad_retry(option: str, value: object, wanted: str) -> NoReturn:
-    raise InvalidDefinition(f"Retry({option}={value!r}): {option} is {wanted}")
+    raise InvalidDefinition(f"Retry({option}={brief(value)}): {option} is {wanted}")
 
 
 def parse_on_duplicate(value: object) -> OnDuplicate:
-    """`use_existing`, `error`, `cancel_existing`, `run_again` or `send_event:NAME`. `UsageError` for anything
-    else."""
+    """`use_existing`, `error`, `cancel_existing`, `run_again` or `send_event:NAME`, else `UsageError`."""
     if isinstance(value, OnDuplicate):
         return value
     kinds = [f"{kind}:NAME" if kind is Policy.SEND_EVENT else str(kind) for kind in Policy]
     name, colon, event = str(value).partition(":") if isinstance(value, str) else ("", "", "")
     if name not in set(Policy) or bool(colon) != (name == Policy.SEND_EVENT):
-        raise UsageError(f"on_duplicate is one of {listed(kinds)}, not {value!r}")
+        raise UsageError(f"on_duplicate is one of {listed(kinds)}, not {brief(value)}")
     if not colon:
         return OnDuplicate(Policy(name))
     try:
         return OnDuplicate(Policy(name), check_step_name(event))
     except InvalidName as problem:
         raise UsageError(
-            f"on_duplicate={value!r}: {problem.message.replace('of a step', 'of an event')}"
+            f"on_duplicate={brief(value)}: {problem.message.replace('of a step', 'of an event')}"
         ) from None
 
 
 def check_policies(reuse: Reuse, on_duplicate: OnDuplicate) -> None:
-    """`UsageError` for the one combination that can never be: `run_again` where a key is used once for
-    ever."""
+    """`UsageError` for the one combination that cannot be: `run_again` where a key is used once for ever."""
     if reuse is Reuse.NEVER and on_duplicate.policy is Policy.RUN_AGAIN:
         raise UsageError(
             'on_duplicate="run_again" does not fit reuse="never": the run that waits could never take the key'
@@ -85,11 +81,22 @@ def check_policies(reuse: Reuse, on_duplicate: OnDuplicate) -> None:
 
 
 def parse_reuse(value: object) -> Reuse:
+    """`after_close`, `after_failure` or `never`, else `UsageError`."""
     if isinstance(value, str) and value in set(Reuse):
         return Reuse(value)
-    raise UsageError(f"reuse is one of {listed(Reuse)}, not {value!r}")
+    raise UsageError(f"reuse is one of {listed(Reuse)}, not {brief(value)}")
 
 
 def listed(words: Iterable[object]) -> str:
     """Words for a message: `a, b, c`."""
     return ", ".join(str(word) for word in words)
+
+
+def parse_timeout(value: Duration | None) -> int | None:
+    """A timeout in ms; None: there is none. Zero is refused (`UsageError`): nothing could ever be in time."""
+    if value is None:
+        return None
+    milliseconds = parse_duration(value)
+    if milliseconds == 0:
+        raise UsageError("a timeout is longer than nothing; leave it out for none")
+    return milliseconds

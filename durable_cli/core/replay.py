@@ -40,7 +40,8 @@ def match(history: Mapping[Place, Step], place: Place, kind: str, name: str) -> 
         return Fresh(None)
     if (step.kind, step.name) != (kind, name):
         return Mismatch(position(place), f"{step.kind} {step.name!r}", f"{kind} {name!r}")
-    return Fresh(step) if step.status is StepStatus.RETRYING else Recorded(step)
+    going_on = step.status in (StepStatus.RETRYING, StepStatus.WAITING)
+    return Fresh(step) if going_on else Recorded(step)
 
 
 def left_over(history: Mapping[Place, Step], branch: str, asked: int) -> Mismatch | None:
@@ -49,6 +50,21 @@ def left_over(history: Mapping[Place, Step], branch: str, asked: int) -> Mismatc
     if step is None:
         return None
     return Mismatch(position((branch, asked + 1)), f"{step.kind} {step.name!r}", None)
+
+
+def child_branch(place: Place, name: str) -> str:
+    """The path of a branch of the operation at `place`. Names may hold any character, hence the escapes."""
+    branch, seq = place
+    escaped = name.replace("%", "%25").replace("/", "%2F").replace(":", "%3A")
+    return f"{branch}/{seq}:{escaped}"
+
+
+def parent_place(branch: str) -> Place | None:
+    """The place of the operation whose branch this is; None for the function itself."""
+    if not branch:
+        return None
+    parent, _, last = branch.rpartition("/")
+    return parent, int(last.partition(":")[0])
 
 
 def position(place: Place) -> str:

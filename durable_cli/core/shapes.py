@@ -1,7 +1,7 @@
 """Annotations made only of what JSON has, checked without pydantic.
 
-These are `str`, `int`, `float`, `bool`, `None`, `list`, `list[...]`, `dict`, `dict[str, ...]`, `Any`,
-`object` and unions of them. A cron job whose steps return text and numbers should not pay for importing more.
+These are `str`, `int`, `float`, `bool`, `None`, `list`, `list[...]`, `dict`, `dict[str, ...]`, `Any`, `object` and
+unions of them. A cron job whose steps return text and numbers should not pay for importing more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The plain JSON that an annotation allows: these scalars exactly, lists of `items`, dicts of
-    `values`."""
+    """The plain JSON that an annotation allows: these scalars exactly, lists of `items`, dicts of `values`."""
 
     name: str
     anything: bool = False
@@ -39,8 +38,7 @@ class Shape:
     values: Shape | None = None
 
     def fit(self, value: object) -> object:
-        """A value that was just parsed, as annotated: an int becomes a float where only floats are.
-        `Misfit`."""
+        """A value that was just parsed, as annotated: an int becomes a float where only floats are. `Misfit`."""
         if self.anything or type(value) in self.scalars:
             return value
         if isinstance(value, list) and self.items is not None:
@@ -107,9 +105,7 @@ def _union(name: str, members: list[Shape | None]) -> Shape | None:
     if len(items) > 1 or len(values) > 1:
         return None
     scalars = frozenset().union(*(shape.scalars for shape in shapes))
-    return Shape(
-        name, scalars=scalars, items=items[0] if items else None, values=values[0] if values else None
-    )
+    return Shape(name, scalars=scalars, items=items[0] if items else None, values=values[0] if values else None)
 
 
 def shown(annotation: object) -> str:

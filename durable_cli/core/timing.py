@@ -81,7 +81,7 @@ def backoff_ms(
     """
     if backoff == "exponential":
         # 2^62 ms is beyond any cap; the bound keeps the number small.
-        delay = base_ms * 2 ** min(attempt - 1, 62)
+        delay = base_ms << min(attempt - 1, 62)
     elif backoff == "linear":
         delay = base_ms * attempt
     else:

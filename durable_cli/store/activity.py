@@ -23,7 +23,7 @@ def _insert(
     run_id: str | None,
     outcome: str | None = None,
     input_changed: bool | None = None,
-    **details: object,
+    details: dict[str, object] | None = None,
 ) -> None:
     tx.insert(
         _INSERT,
@@ -34,7 +34,7 @@ def _insert(
         run_id=run_id,
         outcome=outcome,
         input_changed=None if input_changed is None else int(input_changed),
-        details=json.dumps(details, separators=(",", ":")),
+        details=json.dumps(details or {}, separators=(",", ":")),
     )
 
 
@@ -63,7 +63,7 @@ def duplicate(
         run_id=holder_id,
         outcome=outcome,
         input_changed=input_changed,
-        **details,
+        details=details,
     )
 
 
@@ -78,13 +78,13 @@ def handed_off(
         workflow=workflow,
         key=key,
         run_id=to_id,
-        **{"from": from_id, "to": to_id, "reason": reason},
+        details={"from": from_id, "to": to_id, "reason": reason},
     )
 
 
 def released(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, by: str) -> None:
     """Somebody let a finished holder's key go."""
-    _insert(tx, ActivityKind.KEY_RELEASED, at=at, workflow=workflow, key=key, run_id=run_id, by=by)
+    _insert(tx, ActivityKind.KEY_RELEASED, at=at, workflow=workflow, key=key, run_id=run_id, details={"by": by})
 
 
 def retaken(
@@ -92,7 +92,7 @@ def retaken(
 ) -> None:
     """A retried run took its key back, from a newer run or (None) from nobody."""
     _insert(
-        tx, ActivityKind.KEY_RETAKEN, at=at, workflow=workflow, key=key, run_id=run_id, **{"from": from_id}
+        tx, ActivityKind.KEY_RETAKEN, at=at, workflow=workflow, key=key, run_id=run_id, details={"from": from_id}
     )
 
 
@@ -105,7 +105,7 @@ def moved(tx: Tx, *, at: int, workflow: str, from_place: str, to_place: str) -> 
         workflow=workflow,
         key=None,
         run_id=None,
-        **{"from": from_place, "to": to_place},
+        details={"from": from_place, "to": to_place},
     )
 
 

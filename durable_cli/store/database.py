@@ -207,8 +207,8 @@ class Database:
     def _ready(self) -> apsw.Connection:
         if self._connection is None:
             _check_library(apsw.sqlite_lib_version())
-            files.make_ready(self.path, create=self._create)
             filesystem.check(self.path)
+            files.make_ready(self.path, create=self._create)
             guard.protect(self.path)
             self._guarded = True
             try:

@@ -8,9 +8,10 @@ from typing import Any
 from durable_cli.model import RunError, Step, StepStatus
 from durable_cli.store.database import Tx
 
-_COLUMNS = (
-    "branch, seq, kind, name, status, attempts, failures, started_at, finished_at, due_at, result, error"
-)
+_COLUMNS = """
+  branch, seq, kind, name, status, attempts, failures, started_at, finished_at, due_at, result, error, details,
+  child_id AS child_row, undo_order
+"""
 
 
 def error_text(error: RunError | None) -> str | None:
@@ -37,6 +38,7 @@ def from_row(row: dict[str, Any]) -> Step:
     fields = dict(row)
     fields["status"] = StepStatus(row["status"])
     fields["error"] = error_from_text(row["error"])
+    fields["details"] = None if row["details"] is None else json.loads(row["details"])
     return Step(**fields)
 
 
@@ -48,18 +50,19 @@ def of_run(tx: Tx, run: int) -> list[Step]:
 
 _RECORD = """
 INSERT INTO durable_steps (run_id, branch, seq, kind, name, status, attempts, failures,
-                           started_at, finished_at, due_at, result, error)
+                           started_at, finished_at, due_at, result, error, details, child_id, undo_order)
 VALUES (:run, :branch, :seq, :kind, :name, :status, :attempts, :failures,
-        :started_at, :finished_at, :due_at, :result, :error)
+        :started_at, :finished_at, :due_at, :result, :error, :details, :child, :undo_order)
 ON CONFLICT (run_id, branch, seq) DO UPDATE SET
   status = excluded.status, attempts = excluded.attempts, failures = excluded.failures,
-  finished_at = excluded.finished_at, due_at = excluded.due_at, result = excluded.result, error = excluded.error
-WHERE status = 'retrying'
+  finished_at = excluded.finished_at, due_at = excluded.due_at, result = excluded.result, error = excluded.error,
+  details = excluded.details, child_id = excluded.child_id, undo_order = excluded.undo_order
+WHERE status IN ('retrying', 'waiting')
 """
 
 
 def record(tx: Tx, run: int, step: Step) -> bool:
-    """Record an operation, or the next attempt of a retrying one. False: it had ended before and nothing changed."""
+    """Record an operation, or the next state of one that goes on. False: it had ended before, nothing changed."""
     return 1 == tx.change(
         _RECORD,
         run=run,
@@ -75,7 +78,22 @@ def record(tx: Tx, run: int, step: Step) -> bool:
         due_at=step.due_at,
         result=step.result,
         error=error_text(step.error),
+        details=None if step.details is None else json.dumps(step.details),
+        child=step.child_row,
+        undo_order=step.undo_order,
     )
+
+
+def next_undo_order(tx: Tx, run: int) -> int:
+    """How many steps with a compensation have completed, and one."""
+    count: int = tx.value("SELECT count(*) FROM durable_steps WHERE run_id = :run AND undo_order IS NOT NULL", run=run)
+    return count + 1
+
+
+def to_undo(tx: Tx, run: int) -> bool:
+    """Is there a completed step with a compensation?"""
+    found = tx.value("SELECT 1 FROM durable_steps WHERE run_id = :run AND undo_order IS NOT NULL LIMIT 1", run=run)
+    return found is not None
 
 
 def at(tx: Tx, run: int, branch: str, seq: int) -> Step | None:
@@ -98,3 +116,22 @@ WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'
 def try_again(tx: Tx, run: int, branch: str, seq: int, now: int) -> None:
     """Give the failed operation at this place a fresh budget."""
     tx.change(_TRY_AGAIN, run=run, branch=branch, seq=seq, now=now)
+
+
+def wait_again(tx: Tx, run: int, branch: str, seq: int) -> None:
+    """The operation waits for its child again."""
+    tx.change(
+        "UPDATE durable_steps SET status = 'waiting', error = NULL, finished_at = NULL, due_at = NULL"
+        " WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'",
+        run=run,
+        branch=branch,
+        seq=seq,
+    )
+
+
+def children_waited_for(tx: Tx, run: int) -> set[int]:
+    """The row ids of the runs whose end this one waits for."""
+    rows = tx.rows(
+        "SELECT child_id FROM durable_steps WHERE run_id = :run AND status = 'waiting' AND child_id IS NOT NULL", run=run
+    )
+    return {row["child_id"] for row in rows}

@@ -216,9 +216,7 @@ WHERE kind = 'key_duplicate' AND {_NARROWED} GROUP BY at / :step ORDER BY at / :
 """
 
 
-def stats(
-    tx: Tx, *, now: int, workflow: str | None = None, since: int | None = None
-) -> dict[str, Any]:
+def stats(tx: Tx, *, now: int, workflow: str | None = None, since: int | None = None) -> dict[str, Any]:
     """Counts, with the fields of `client.Stats`.
 
     `since` narrows runs by their creation and activity by its moment; keys held are those held now. `over_time` has

@@ -1,17 +1,18 @@
-"""SQL for runs: reading them, and every transition of a row by name. No decisions: those are core's."""
+"""SQL for runs: finding and reading them. What changes them is in `transitions`."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from durable_cli.model import FINISHED, Owner, Run, RunError, Status
+from durable_cli.model import Owner, Run, Status
 from durable_cli.store.database import Tx
-from durable_cli.store.history import error_from_text, error_text
+from durable_cli.store.history import error_from_text
 
 COLUMNS: Final = """
   r.id AS row_id, r.public_id, w.name AS workflow, r.workflow_id, r.key, r.holds_key, r.runs_after_id,
   ahead.public_id AS ahead, r.status, r.input, r.result, r.error, r.created_at, r.started_at, r.finished_at,
-  r.due_at, r.held_since, r.epoch, r.crashes, r.owner_id, o.pid AS owner_pid
+  r.due_at, r.held_since, r.epoch, r.crashes, r.timeout_ms, r.deadline_at, r.parent_id, r.note,
+  r.owner_id, o.pid AS owner_pid
 """
 TABLES: Final = """
   durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
@@ -19,7 +20,6 @@ TABLES: Final = """
   LEFT JOIN durable_owners o ON o.id = r.owner_id
 """
 _SELECT: Final = f"SELECT {COLUMNS} FROM {TABLES}"
-_FINISHED_SQL: Final = ", ".join(f"'{status}'" for status in sorted(FINISHED))
 
 
 def from_row(row: dict[str, Any]) -> Run:
@@ -45,6 +45,10 @@ def from_row(row: dict[str, Any]) -> Run:
         held_since=row["held_since"],
         epoch=row["epoch"],
         crashes=row["crashes"],
+        timeout_ms=row["timeout_ms"],
+        deadline_at=row["deadline_at"],
+        parent_row=row["parent_id"],
+        note=row["note"],
         owner=owner,
     )
 
@@ -82,85 +86,8 @@ def owned_by(tx: Tx, owner_id: int) -> list[Run]:
     return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE r.owner_id = :owner ORDER BY r.id", owner=owner_id)]
 
 
-_INSERT = """
-INSERT INTO durable_runs
-  (public_id, workflow_id, key, holds_key, runs_after_id, input, created_at, due_at, held_since)
-VALUES
-  (:public_id, :workflow, :key, :holds, :after, :input, :now, :due_at, CASE WHEN :holds THEN :now END)
-"""
-
-
-def insert(
-    tx: Tx,
-    *,
-    public_id: str,
-    workflow_id: int,
-    key: str | None,
-    input: str,
-    now: int,
-    due_at: int | None,
-    runs_after: int | None = None,
-) -> int:
-    """A new pending run: without key, holding its key, or waiting behind `runs_after` (then without due time)."""
-    return tx.insert(
-        _INSERT,
-        public_id=public_id,
-        workflow=workflow_id,
-        key=key,
-        holds=int(key is not None and runs_after is None),
-        after=runs_after,
-        input=input,
-        now=now,
-        due_at=due_at,
-    )
-
-
-def drop_key(tx: Tx, row_id: int) -> None:
-    """The run no longer holds its key; it keeps the key's text."""
-    tx.change("UPDATE durable_runs SET holds_key = 0, held_since = NULL WHERE id = :id", id=row_id)
-
-
-def take_key(tx: Tx, row_id: int, now: int) -> None:
-    """The run holds its key from now on; whoever held it has dropped it before."""
-    tx.change("UPDATE durable_runs SET holds_key = 1, held_since = :now WHERE id = :id", id=row_id, now=now)
-
-
-def promote(tx: Tx, row_id: int, now: int) -> None:
-    """A waiting run takes the key and is due."""
-    tx.change(
-        "UPDATE durable_runs SET runs_after_id = NULL, holds_key = 1, held_since = :now, due_at = :now WHERE id = :id",
-        id=row_id,
-        now=now,
-    )
-
-
-def wait_behind(tx: Tx, row_id: int, ahead: int) -> None:
-    """A waiting run waits behind another run from now on."""
-    tx.change("UPDATE durable_runs SET runs_after_id = :ahead WHERE id = :id", id=row_id, ahead=ahead)
-
-
-def set_input(tx: Tx, row_id: int, input: str) -> None:
-    """A run that has not begun takes a newer input."""
-    tx.change("UPDATE durable_runs SET input = :input WHERE id = :id AND epoch = 0", id=row_id, input=input)
-
-
-_CLAIM = """
-UPDATE durable_runs
-SET owner_id = :owner, epoch = epoch + 1, due_at = NULL, started_at = coalesce(started_at, :now),
-    status = CASE status WHEN 'compensating' THEN status ELSE 'running' END
-WHERE id = :id AND finished_at IS NULL AND runs_after_id IS NULL AND owner_id IS NULL
-RETURNING epoch
-"""
-
-
-def claim(tx: Tx, row_id: int, owner_id: int, now: int) -> int | None:
-    """Make `owner_id` the owner. Returns the new epoch, or None if the run has one or cannot have one."""
-    epoch: int | None = tx.value(_CLAIM, id=row_id, owner=owner_id, now=now)
-    return epoch
-
-
 _IS_OURS = """
-SELECT crashes FROM durable_runs
+SELECT 1 FROM durable_runs
 WHERE id = :id AND owner_id = :owner AND epoch = :epoch AND finished_at IS NULL
 """
 
@@ -168,67 +95,6 @@ WHERE id = :id AND owner_id = :owner AND epoch = :epoch AND finished_at IS NULL
 def ours(tx: Tx, row_id: int, owner_id: int, epoch: int) -> bool:
     """The fence: is the run unfinished and still owned by this owner at this epoch?"""
     return tx.value(_IS_OURS, id=row_id, owner=owner_id, epoch=epoch) is not None
-
-
-def progress(tx: Tx, row_id: int, owner_id: int, epoch: int) -> bool:
-    """The fence for a record: also sets the count of crashes in a row back to 0."""
-    crashes = tx.value(_IS_OURS, id=row_id, owner=owner_id, epoch=epoch)
-    if crashes:
-        tx.change("UPDATE durable_runs SET crashes = 0 WHERE id = :id", id=row_id)
-    return crashes is not None
-
-
-def rest(tx: Tx, row_id: int, due_at: int | None) -> None:
-    """The run waits, its owner staying by it."""
-    tx.change("UPDATE durable_runs SET status = 'waiting', due_at = :due WHERE id = :id", id=row_id, due=due_at)
-
-
-def go_on(tx: Tx, row_id: int) -> None:
-    """A resting run is executed again by the owner that stayed by it."""
-    tx.change("UPDATE durable_runs SET status = 'running', due_at = NULL WHERE id = :id", id=row_id)
-
-
-_GIVE_BACK = """
-UPDATE durable_runs
-SET owner_id = NULL, crashes = crashes + :crash,
-    due_at = CASE WHEN status IN ('running', 'compensating') THEN :now ELSE due_at END,
-    status = CASE status WHEN 'running' THEN 'pending' ELSE status END
-WHERE id = :id AND finished_at IS NULL
-"""
-
-
-def give_back(tx: Tx, row_id: int, now: int, *, crash: bool) -> None:
-    """The run has no owner any more and may be claimed. `crash`: its owner died while it executed."""
-    tx.change(_GIVE_BACK, id=row_id, now=now, crash=int(crash))
-
-
-_END = f"""
-UPDATE durable_runs
-SET status = :status, result = :result, error = :error, finished_at = :now,
-    owner_id = NULL, due_at = NULL, runs_after_id = NULL
-WHERE id = :id AND status NOT IN ({_FINISHED_SQL})
-"""
-
-
-def end(
-    tx: Tx, row_id: int, *, status: Status, result: str | None, error: RunError | None, now: int
-) -> None:
-    """The run is finished. For `settling` alone: ending a run also decides who has the key next."""
-    tx.change(_END, id=row_id, status=str(status), result=result, error=error_text(error), now=now)
-
-
-_REVIVE = """
-UPDATE durable_runs
-SET status = 'pending', error = NULL, finished_at = NULL, due_at = :now, crashes = 0,
-    holds_key = (key IS NOT NULL),
-    held_since = CASE WHEN key IS NULL THEN NULL WHEN holds_key = 1 THEN held_since ELSE :now END
-WHERE id = :id
-"""
-
-
-def revive(tx: Tx, row_id: int, now: int) -> None:
-    """A failed or cancelled run is pending again, in place, and holds its key if it has one."""
-    tx.change(_REVIVE, id=row_id, now=now)
 
 
 def by_prefix(tx: Tx, prefix: str, limit: int) -> list[str]:
@@ -268,3 +134,57 @@ def last_completed_at(tx: Tx, workflow: str, key: str | None) -> int | None:
         key=key,
     )
     return found
+
+
+def overdue(tx: Tx, now: int, limit: int) -> list[Run]:
+    """Unfinished runs whose time is over, the longest overdue first."""
+    where = "r.deadline_at <= :now AND r.finished_at IS NULL AND r.status <> 'compensating'"
+    return [
+        from_row(row)
+        for row in tx.rows(f"{_SELECT} WHERE {where} ORDER BY r.deadline_at LIMIT :limit", now=now, limit=limit)
+    ]
+
+
+_DUE = f"""
+{_SELECT}
+WHERE r.finished_at IS NULL AND r.owner_id IS NULL AND r.runs_after_id IS NULL
+  AND r.status IN ('pending', 'waiting', 'compensating') AND r.due_at <= :now
+ORDER BY r.due_at, r.id LIMIT :limit
+"""
+
+
+def due(tx: Tx, now: int, limit: int) -> list[Run]:
+    """Runs that may be claimed now, the longest due first."""
+    return [from_row(row) for row in tx.rows(_DUE, now=now, limit=limit)]
+
+
+def next_due_at(tx: Tx) -> int | None:
+    """When the next run without an owner is due."""
+    found: int | None = tx.value(
+        "SELECT min(due_at) FROM durable_runs WHERE finished_at IS NULL AND owner_id IS NULL"
+        " AND runs_after_id IS NULL AND status IN ('pending', 'waiting', 'compensating')"
+    )
+    return found
+
+
+def owned(tx: Tx) -> list[Run]:
+    """Every unfinished run that has an owner, dead or alive."""
+    return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE r.owner_id IS NOT NULL ORDER BY r.id")]
+
+
+def children(tx: Tx, row_id: int) -> list[Run]:
+    """The unfinished runs that this one started."""
+    where = "r.parent_id = :id AND r.finished_at IS NULL"
+    return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE {where} ORDER BY r.id", id=row_id)]
+
+
+_WAITED_FOR_BY = f"""
+{_SELECT}
+WHERE r.id IN (SELECT s.run_id FROM durable_steps s WHERE s.child_id = :id AND s.status = 'waiting')
+  AND r.finished_at IS NULL
+"""
+
+
+def waiting_for_child(tx: Tx, child: int) -> list[Run]:
+    """The unfinished runs that wait for the end of this one."""
+    return [from_row(row) for row in tx.rows(_WAITED_FOR_BY, id=child)]

@@ -7,7 +7,7 @@ from typing import Any
 from durable_cli.model import Location, OnDuplicate, Policy, Reuse, Workflow
 from durable_cli.store.database import Tx
 
-_COLUMNS = "id, name, file, qualname, module, app_dir, reuse, on_duplicate"
+_COLUMNS = "id, name, file, qualname, module, app_dir, reuse, on_duplicate, timeout_ms"
 
 
 def _from_row(row: dict[str, Any]) -> Workflow:
@@ -20,6 +20,7 @@ def _from_row(row: dict[str, Any]) -> Workflow:
         ),
         reuse=Reuse(row["reuse"]),
         on_duplicate=OnDuplicate(Policy(policy), event or None),
+        timeout_ms=row["timeout_ms"],
     )
 
 
@@ -35,14 +36,14 @@ def names(tx: Tx) -> list[str]:
 
 
 _INSERT = """
-INSERT INTO durable_workflows (name, file, qualname, module, app_dir, reuse, on_duplicate, updated_at)
-VALUES (:name, :file, :qualname, :module, :app_dir, :reuse, :on_duplicate, :now)
+INSERT INTO durable_workflows (name, file, qualname, module, app_dir, reuse, on_duplicate, timeout_ms, updated_at)
+VALUES (:name, :file, :qualname, :module, :app_dir, :reuse, :on_duplicate, :timeout_ms, :now)
 """
 
 _UPDATE = """
 UPDATE durable_workflows
 SET file = :file, qualname = :qualname, module = :module, app_dir = :app_dir,
-    reuse = :reuse, on_duplicate = :on_duplicate, updated_at = :now
+    reuse = :reuse, on_duplicate = :on_duplicate, timeout_ms = :timeout_ms, updated_at = :now
 WHERE name = :name
 """
 
@@ -54,14 +55,12 @@ def put(
     location: Location,
     reuse: Reuse,
     on_duplicate: OnDuplicate,
+    timeout_ms: int | None,
     known: Workflow | None,
     now: int,
 ) -> int:
     """Write the workflow's row if it differs from `known` (what `get` gave). Returns its id."""
-    if (
-        known is not None
-        and (known.location, known.reuse, known.on_duplicate) == (location, reuse, on_duplicate)
-    ):
+    if known is not None and known == Workflow(known.id, name, location, reuse, on_duplicate, timeout_ms):
         return known.id
     values = {
         "name": name,
@@ -71,6 +70,7 @@ def put(
         "app_dir": location.app_dir,
         "reuse": str(reuse),
         "on_duplicate": str(on_duplicate),
+        "timeout_ms": timeout_ms,
         "now": now,
     }
     if known is None:

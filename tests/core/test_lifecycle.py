@@ -10,10 +10,12 @@ from durable_cli.core import lifecycle as lc
 from durable_cli.model import UNFINISHED, Status
 
 
-@pytest.mark.parametrize(("status", "crashes"), list(product(UNFINISHED, range(7))))
-def test_only_an_executing_orphan_counts_a_crash_and_the_fifth_in_a_row_fails_it(status: Status, crashes: int) -> None:
-    fate = lc.decide_orphan(status, crashes)
-    if status in (Status.PENDING, Status.WAITING):
+@pytest.mark.parametrize(("status", "crashes", "resting"), list(product(UNFINISHED, range(7), [False, True])))
+def test_only_an_executing_orphan_counts_a_crash_and_the_fifth_in_a_row_fails_it(
+    status: Status, crashes: int, resting: bool
+) -> None:
+    fate = lc.decide_orphan(status, crashes, resting=resting)
+    if resting or status in (Status.PENDING, Status.WAITING):
         assert fate is lc.Orphan.GIVE_BACK
     else:
         assert fate is (lc.Orphan.FAIL if crashes >= 4 else lc.Orphan.COUNT_CRASH)

@@ -1,0 +1,138 @@
+"""Runs that a run starts: `ctx.call` waits for the end of one, `ctx.start` goes on at once.
+
+A child is started in the transaction that records the operation, by the same rules as any start; what it answers is
+its parent's to see. Its end wakes the parent in the transaction that ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from durable_cli import starting
+from durable_cli.core.replay import Recorded
+from durable_cli.definition import Definition, WorkflowFunction
+from durable_cli.errors import KeyTaken, UsageError
+from durable_cli.execution import Suspend
+from durable_cli.model import OnDuplicate, Run, RunError, Status, Step, StepStatus
+from durable_cli.operations import Operations, step_failed
+from durable_cli.store import runs
+from durable_cli.store.database import Tx
+from durable_cli.values import Codec, codec
+
+
+def definition_of(workflow: object) -> Definition:
+    """The definition of a decorated function; UsageError for anything else."""
+    if isinstance(workflow, WorkflowFunction):
+        return workflow.definition
+    raise UsageError(f"a child is a function decorated with @workflow, not {type(workflow).__name__}")
+
+
+async def call(
+    operations: Operations, workflow: object, input: object, key: str | None, on_duplicate: str | OnDuplicate | None
+) -> Any:
+    """`ctx.call`: the result of a child. Raises ChildFailed when it did not complete."""
+    definition = definition_of(workflow)
+    with operations.entered("call", definition.name) as found:
+        if isinstance(found, Recorded):
+            return _value(operations, found.step, definition.result)
+        before = found.before
+        if before is None:
+            request = _request(operations, definition, input, key, on_duplicate)
+            step = await operations.write(lambda tx: _begin(tx, operations, request, "call"))
+        else:
+            step = await operations.write(lambda tx: _look(tx, operations, before))
+        if step.status is StepStatus.WAITING:
+            raise operations.leave(Suspend(None))
+        return _value(operations, step, definition.result)
+
+
+async def start(
+    operations: Operations, workflow: object, input: object, key: str | None, on_duplicate: str | OnDuplicate | None
+) -> str:
+    """`ctx.start`: start a child and go on. Its id, or that of the run that the start's policy answers with."""
+    definition = definition_of(workflow)
+    with operations.entered("start", definition.name) as found:
+        if isinstance(found, Recorded):
+            step = found.step
+        else:
+            request = _request(operations, definition, input, key, on_duplicate)
+            step = await operations.write(lambda tx: _begin(tx, operations, request, "start"))
+        return str(_value(operations, step, codec(str)))
+
+
+def _request(
+    operations: Operations,
+    definition: Definition,
+    input: object,
+    key: str | None,
+    on_duplicate: str | OnDuplicate | None,
+) -> starting.Request:
+    execution = operations.execution
+    return starting.request_for(
+        definition,
+        input,
+        run_id=execution.engine.new_id(),
+        key=key,
+        on_duplicate=on_duplicate,
+        parent=execution.run.row_id,
+    )
+
+
+def _begin(tx: Tx, operations: Operations, request: starting.Request, kind: str) -> Step:
+    engine = operations.execution.engine
+    waiting = operations.row(kind, request.workflow, StepStatus.WAITING)
+    started = starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+    if started.result is None:
+        assert started.refusal is not None
+        return _failed(operations, waiting, _refused(started.refusal))
+    child = runs.by_id(tx, started.result.run_id)
+    assert child is not None
+    begun = replace(waiting, child_row=child.row_id)
+    if kind == "start":
+        now = engine.now()
+        return replace(begun, status=StepStatus.COMPLETED, finished_at=now, result=f'"{child.id}"')
+    if _waits_for_itself(tx, operations.execution.run, child):
+        message = f"run {child.id} holds the key {child.key!r} and waits, itself, for this call"
+        return _failed(operations, begun, RunError("Deadlock", message))
+    return _look(tx, operations, begun)
+
+
+def _waits_for_itself(tx: Tx, run: Run, child: Run) -> bool:
+    """Is the run that we are about to wait for the one that waits for us?"""
+    at: Run | None = run
+    while at is not None:
+        if at.row_id == child.row_id:
+            return True
+        at = runs.get(tx, at.parent_row) if at.parent_row is not None else None
+    return False
+
+
+def _look(tx: Tx, operations: Operations, step: Step) -> Step:
+    """What the call is now: its child's end, if it has come."""
+    if step.child_row is None:
+        return _failed(operations, step, RunError("ChildGone", "the child was pruned before its end was seen"))
+    child = runs.get(tx, step.child_row)
+    if not child.finished:
+        return step
+    if child.status is Status.COMPLETED:
+        now = operations.execution.now()
+        return replace(step, status=StepStatus.COMPLETED, finished_at=now, result=child.result)
+    error = child.error or RunError("Unknown", "")
+    told = RunError(error.type, f"{error.message} (run {child.id} of {child.workflow!r} is {child.status})")
+    return _failed(operations, step, told)
+
+
+def _failed(operations: Operations, step: Step, error: RunError) -> Step:
+    told = replace(error, step=step.name, attempt=1, branch=step.branch or None, seq=step.seq)
+    return replace(step, status=StepStatus.FAILED, finished_at=operations.execution.now(), error=told)
+
+
+def _refused(refusal: KeyTaken) -> RunError:
+    return RunError("KeyTaken", refusal.message)
+
+
+def _value(operations: Operations, step: Step, values: Codec) -> Any:
+    if step.status is StepStatus.FAILED:
+        raise step_failed(step)
+    return operations.replayed(step, values)

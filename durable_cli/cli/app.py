@@ -1,0 +1,128 @@
+"""The commands by noun, and the one place that turns an exception into an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, cast
+
+import typer
+from typer._click.exceptions import ClickException
+from typer._click.exceptions import UsageError as ParseError
+from typer.main import get_command
+
+from durable_cli import __version__, render
+from durable_cli.cli import db, errors, keys, runs, starting
+from durable_cli.cli.options import Command, Group, as_usage_error
+from durable_cli.cli.session import Session
+from durable_cli.errors import UsageError
+
+HELP = """Run a job once per key, and each of its steps once.
+
+durable run flows.py:sync --key nightly   executes a workflow here, safe against a second copy, a crash, a reboot.
+Everything is in one SQLite file: durable db path."""
+
+
+def _typer(help: str, name: str | None = None) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        cls=Group,
+        help=help,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+@cache
+def build() -> Group:
+    """The whole command tree."""
+    app = _typer(HELP)
+    app.callback(invoke_without_command=True)(bare)
+    app.command("run", cls=Command)(starting.run)
+    app.command("start", cls=Command)(starting.start)
+    group = _typer("Runs: list, show, wait.", "runs")
+    group.command("list", cls=Command)(runs.list_runs)
+    group.command("show", cls=Command)(runs.show)
+    group.command("wait", cls=Command)(runs.wait)
+    app.add_typer(group)
+    app.command("retry", cls=Command)(runs.retry)
+    app.command("rerun", cls=Command)(runs.rerun)
+    app.command("resume", cls=Command)(runs.resume)
+    app.command("cancel", cls=Command)(runs.cancel)
+    app.command("release-key", cls=Command)(runs.release_key)
+    group = _typer("Keys: list, show.", "keys")
+    group.command("list", cls=Command)(keys.list_keys)
+    group.command("show", cls=Command)(keys.show)
+    app.add_typer(group)
+    app.command("stats", cls=Command)(keys.stats)
+    app.command("activity", cls=Command)(keys.activity)
+    group = _typer("The database file: path, check.", "db")
+    group.command("path", cls=Command)(db.path)
+    group.command("check", cls=Command)(db.check)
+    app.add_typer(group)
+    return cast(Group, get_command(app))
+
+
+def bare(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> int:
+    """Called for every command; does something only where none was named."""
+    session: Session = ctx.obj
+    if version:
+        session.out.answer(f"durable {__version__}")
+        raise typer.Exit(0)
+    if ctx.invoked_subcommand is not None:
+        return 0
+    place = session.place()
+    if not place.path.exists():
+        if session.out.json:
+            session.out.document({"path": str(place.path), "exists": False})
+        else:
+            session.out.answer(ctx.get_help())
+        return 0
+    client = session.existing()
+    recent, counts = client.runs(limit=10), client.stats()
+    document = {
+        "path": str(place.path),
+        "exists": True,
+        **keys.stats_document(counts),
+        "recent": [render.run_document(run) for run in recent],
+    }
+
+    def human() -> None:
+        by_status = ", ".join(f"{count} {status}" for status, count in counts.runs.items()) or "no runs"
+        session.out.answer(f"{session.shown(str(place.path))}\n{by_status}; {counts.held} keys held")
+        session.table(*runs.run_table(session, recent), "no runs yet")
+
+    session.one(document, human, id_field="path")
+    return 0
+
+
+def main(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
+    """Execute one command line; the exit code."""
+    session = Session(env)
+    try:
+        return _invoke(session, list(argv))
+    except typer.Exit as leave:
+        return leave.exit_code
+    except ParseError as error:
+        return errors.report(as_usage_error(error), session.out)
+    except ClickException as error:
+        return errors.report(UsageError(error.format_message()), session.out)
+    except (Exception, KeyboardInterrupt) as error:
+        return errors.report(error, session.out)
+    finally:
+        try:
+            session.close()
+        except Exception as error:  # the answer is out: a failing close must not change it into a traceback
+            if session.out.verbose:
+                session.out.say(f"warning: closing the database: {render.safe(str(error))}")
+
+
+def _invoke(session: Session, argv: list[str]) -> int:
+    command = build()
+    with command.make_context("durable", argv, obj=session) as ctx:
+        return int(cast(Any, command.invoke(ctx)) or 0)

@@ -1,0 +1,232 @@
+"""Commands about keys: `keys list|show`, stats, activity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from durable_cli import render
+from durable_cli.cli.options import check_choice
+from durable_cli.cli.runs import Fields, Header, Limit, Since, limit_of, run_table
+from durable_cli.cli.session import Cell, Session
+from durable_cli.core.timing import parse_duration
+from durable_cli.model import Activity, ActivityKind, Key, Stats
+
+if TYPE_CHECKING:
+    from durable_cli.lookup import KeyDetails
+
+Workflow = Annotated[str | None, typer.Option("--workflow", metavar="W", help="Only this workflow.")]
+
+
+def list_keys(
+    ctx: typer.Context,
+    workflow: Workflow = None,
+    held: Annotated[bool, typer.Option("--held", help="Only keys that a run holds.")] = False,
+    stuck: Annotated[
+        str | None,
+        typer.Option("--stuck", metavar="DURATION", help="Only keys held by an unfinished run for so long."),
+    ] = None,
+    limit: Limit = None,
+    fields: Fields = None,
+    header: Header = False,
+) -> int:
+    """Every key that has runs, the one used last first."""
+    session: Session = ctx.obj
+    stuck_ms = None if stuck is None else parse_duration(stuck)
+    client = session.reader(named=False)
+    found = [] if client is None else client.keys(workflow=workflow, held=held, stuck_ms=stuck_ms)
+    found = found[: limit_of(session, limit)]
+    session.list(
+        [render.key_document(key) for key in found],
+        render.KEY_FIELDS,
+        table=lambda: _key_table(session, found),
+        empty="no keys",
+        chosen=fields,
+        header=header,
+        id_field="holder_id",
+    )
+    return 0
+
+
+def _key_table(session: Session, keys: list[Key]) -> tuple[list[str], list[list[Cell]]]:
+    now = session.now()
+    rows: list[list[Cell]] = [
+        [
+            key.workflow,
+            session.shown_key(key.key),
+            key.holder_id or "-",
+            session.status(key.status),
+            render.age(key.held_since, now),
+            str(key.runs),
+            str(key.readds_24h),
+            key.waiting_id or "-",
+            {True: "alive", False: "dead", None: "-"}[key.owner_alive],
+        ]
+        for key in keys
+    ]
+    return ["workflow", "key", "holder", "status", "held", "runs", "re-adds 24h", "waiting", "owner"], rows
+
+
+def show(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key.", show_default=False)],
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", metavar="W", help="Its workflow, where several have the key.")
+    ] = None,
+) -> int:
+    """One key: its holder, the waiting run, all its runs, and what happened to it."""
+    session: Session = ctx.obj
+    details = session.existing().key(key, workflow=workflow)
+    session.one(_details_document(details), lambda: _show(session, details), id_field="holder_id")
+    return 0
+
+
+def _details_document(details: KeyDetails) -> render.Document:
+    holder, waiting = details.holder, details.waiting
+    return {
+        **render.key_document(details.key),
+        "holder": None if holder is None else render.run_document(holder),
+        "waiting": None if waiting is None else render.run_document(waiting),
+        "all_runs": [render.run_document(run) for run in details.runs],
+        "activity": [render.activity_document(row) for row in details.activity],
+    }
+
+
+def _show(session: Session, details: KeyDetails) -> None:
+    key, now = details.key, session.now()
+    word = render.status_word(key.status, ascii_only=session.out.ascii_only)
+    lines = [f"key        {session.shown_key(key.key)}", f"workflow   {key.workflow}"]
+    if key.holder_id is None:
+        lines.append("holder     nobody: the next start takes it")
+    else:
+        lines.append(f"holder     {key.holder_id}  {word}, held {render.age(key.held_since, now)}")
+    if key.waiting_id is not None:
+        lines.append(f"waiting    {key.waiting_id}")
+    lines.append(f"re-adds    {key.readds_24h} in the last 24 h")
+    session.out.answer("\n".join(lines))
+    session.table(*run_table(session, details.runs), "no runs")
+    if details.activity:
+        session.table(*_activity_table(session, details.activity), "")
+
+
+def activity(
+    ctx: typer.Context,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only this kind. Repeatable.")
+    ] = None,
+    workflow: Workflow = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key.")] = None,
+    since: Since = None,
+    limit: Limit = None,
+    fields: Fields = None,
+    header: Header = False,
+) -> int:
+    """What happened to keys, newest first: duplicates, hand-offs, releases."""
+    session: Session = ctx.obj
+    for given in kind or ():
+        check_choice("--kind", given, [str(known) for known in ActivityKind])
+    since_ms = None if since is None else parse_duration(since)
+    client = session.reader(named=key is not None)
+    found: list[Activity] = []
+    if client is not None:
+        found = client.activity(
+            kinds=kind or (), workflow=workflow, key=key, since_ms=since_ms, limit=limit_of(session, limit)
+        )
+    session.list(
+        [render.activity_document(row) for row in found],
+        render.ACTIVITY_FIELDS,
+        table=lambda: _activity_table(session, found),
+        empty="no activity",
+        chosen=fields,
+        header=header,
+        id_field="run_id",
+    )
+    return 0
+
+
+def _activity_table(session: Session, rows: list[Activity]) -> tuple[list[str], list[list[Cell]]]:
+    now, plain = session.now(), session.out.ascii_only
+
+    def told(details: dict[str, object]) -> str:
+        words = [
+            f"{name}={value if isinstance(value, str) and name != 'input' else render.compact(value)}"
+            for name, value in details.items()
+            if value is not None and value is not False
+        ]
+        return render.clip(session.shown(" ".join(words)), 100, ascii_only=plain)
+
+    cells: list[list[Cell]] = [
+        [
+            render.age(row.at, now),
+            row.kind.replace("_", " "),
+            row.workflow,
+            session.shown_key(row.key),
+            row.run_id or "-",
+            told(row.details),
+        ]
+        for row in rows
+    ]
+    return ["when", "what", "workflow", "key", "run", "details"], cells
+
+
+def stats(ctx: typer.Context, workflow: Workflow = None, since: Since = None) -> int:
+    """Counts: runs by status, keys held, starts that met a taken key."""
+    session: Session = ctx.obj
+    since_ms = None if since is None else parse_duration(since)
+    client = session.reader(named=False)
+    document = stats_document(None if client is None else client.stats(workflow=workflow, since_ms=since_ms))
+    session.one(document, lambda: _show_stats(session, document), id_field="keys")
+    return 0
+
+
+def stats_document(found: Stats | None) -> render.Document:
+    """The document of `stats`; without a database, the empty one."""
+    if found is None:
+        return {
+            "runs": {},
+            "keys": {
+                "held": 0, "readds": {}, "dropped_inputs": 0, "handoffs": 0, "most_readded": [], "over_time": [],
+            },
+        }  # fmt: skip
+    return {
+        "runs": found.runs,
+        "keys": {
+            "held": found.held,
+            "readds": found.readds,
+            "dropped_inputs": found.dropped_inputs,
+            "handoffs": found.handoffs,
+            "most_readded": found.most_readded,
+            "over_time": [{"at": render.iso(_moment(row["at"])), "count": row["count"]} for row in found.over_time],
+        },
+    }
+
+
+def _moment(at: Any) -> int:
+    return int(at)
+
+
+def _show_stats(session: Session, document: render.Document) -> None:
+    plain, keys = session.out.ascii_only, document["keys"]
+    lines = ["runs"] if document["runs"] else ["no runs"]
+    words = {name: render.status_word(name, ascii_only=plain) for name in document["runs"]}
+    lines += _bars({words[name]: count for name, count in document["runs"].items()}, plain)
+    lines += ["", f"keys held        {keys['held']}", f"hand-offs        {keys['handoffs']}"]
+    lines += [f"dropped inputs   {keys['dropped_inputs']}"]
+    if keys["readds"]:
+        lines += ["", "starts that met a taken key, by what they did", *_bars(keys["readds"], plain)]
+    if keys["most_readded"]:
+        lines += ["", "keys started most while taken"]
+        lines += [
+            f"  {row['count']:>6}  {row['workflow']}  {session.shown_key(row['key'])}" for row in keys["most_readded"]
+        ]
+    session.out.answer("\n".join(lines))
+
+
+def _bars(counts: dict[str, int], plain: bool) -> list[str]:
+    most = max(counts.values(), default=0)
+    width = max((len(name) for name in counts), default=0)
+    mark = "#" if plain else "█"
+    return [
+        f"  {name:<{width}} {count:>6}  {mark * max(1, round(30 * count / most))}" for name, count in counts.items()
+    ]

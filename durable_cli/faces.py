@@ -1,0 +1,192 @@
+"""How plain and `async` workflow code are called. The operations themselves are the same for both."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from durable_cli.context import AsyncContext, Context
+from durable_cli.core.timing import format_duration
+from durable_cli.errors import StepTimeout
+from durable_cli.execution import Face, TimedOut
+from durable_cli.operations import Operations, drive
+
+T = TypeVar("T")
+_MOST_THREADS = 64
+
+
+class PlainFace:
+    """A plain workflow calls its steps here and now; branches and steps with a timeout get threads.
+
+    An `async def` step gets an event loop of its own.
+    """
+
+    async def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout_ms: int | None
+    ) -> Any:
+        if timeout_ms is None:
+            return _plain(function, args, kwargs)
+        finished, result = _in_thread(lambda: _plain(function, args, kwargs), timeout_ms / 1000)
+        if not finished:
+            raise _too_long(timeout_ms)
+        return result
+
+    async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
+        return function(Context(operations))
+
+    async def blocking(self, function: Callable[[], T]) -> T:
+        return function()
+
+    async def gather(self, jobs: list[Callable[[], Awaitable[None]]], concurrency: int | None) -> None:
+        workers = min(concurrency or _MOST_THREADS, len(jobs))
+        if workers <= 1:
+            for job in jobs:
+                await job()
+            return
+        from concurrent.futures import ThreadPoolExecutor  # late: few workflows branch
+
+        with ThreadPoolExecutor(workers, thread_name_prefix="durable-branch") as pool:
+            for future in [pool.submit(contextvars.copy_context().run, drive, _Later(job)) for job in jobs]:
+                future.result()
+
+
+class AsyncFace:
+    """An `async` workflow never blocks its event loop: plain steps and the file are waited for in threads."""
+
+    async def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout_ms: int | None
+    ) -> Any:
+        import asyncio
+
+        async def called() -> Any:
+            if inspect.iscoroutinefunction(function):
+                return await function(*args, **kwargs)
+            result = await asyncio.to_thread(function, *args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        if timeout_ms is None:
+            return await called()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000) as limit:
+                return await called()
+        except TimeoutError:
+            if limit.expired():
+                raise _too_long(timeout_ms) from None
+            raise
+
+    async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
+        result = function(AsyncContext(operations))
+        return await result if inspect.isawaitable(result) else result
+
+    async def blocking(self, function: Callable[[], T]) -> T:
+        import asyncio
+
+        return await asyncio.to_thread(function)
+
+    async def gather(self, jobs: list[Callable[[], Awaitable[None]]], concurrency: int | None) -> None:
+        import asyncio
+
+        places = asyncio.Semaphore(concurrency or max(1, len(jobs)))
+
+        async def one(job: Callable[[], Awaitable[None]]) -> None:
+            async with places:
+                await job()
+
+        await asyncio.gather(*(one(job) for job in jobs))
+
+
+class _Later:
+    """Makes its awaitable only when it is awaited: a coroutine that no thread takes up would warn."""
+
+    def __init__(self, job: Callable[[], Awaitable[None]]) -> None:
+        self._job = job
+
+    def __await__(self) -> Any:
+        return self._job().__await__()
+
+
+def call_within(
+    face: Face,
+    function: Callable[..., Any],
+    operations: Operations,
+    arguments: tuple[object, ...],
+    seconds: float | None,
+) -> Any:
+    """Call a workflow function, for at most `seconds`; then TimedOut. A plain function that is still executing by then
+    goes on in its thread, where nothing it does is accepted any more.
+    """
+    if isinstance(face, AsyncFace):
+        return run_async(lambda: _awaited(function, AsyncContext(operations), arguments, seconds))
+    if seconds is None:
+        return function(Context(operations), *arguments)
+    finished, result = _in_thread(lambda: function(Context(operations), *arguments), max(seconds, 0))
+    if not finished:
+        raise operations.leave(TimedOut())
+    return result
+
+
+def run_operation(face: Face, make: Callable[[], Awaitable[T]]) -> T:
+    """Run something of durable's own as the face runs its workflow."""
+    if isinstance(face, AsyncFace):
+        return run_async(make)
+    done: T = drive(make())
+    return done
+
+
+def run_async(make: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine to its end on an event loop of its own."""
+    import asyncio
+
+    async def main() -> T:
+        return await make()
+
+    return asyncio.run(main())
+
+
+async def _awaited(
+    function: Callable[..., Any], context: AsyncContext, arguments: tuple[object, ...], seconds: float | None
+) -> Any:
+    if seconds is None:
+        return await function(context, *arguments)
+    import asyncio
+
+    try:
+        async with asyncio.timeout(max(seconds, 0)) as limit:
+            return await function(context, *arguments)
+    except TimeoutError:
+        if limit.expired():
+            raise context._operations.leave(TimedOut()) from None
+        raise
+
+
+def _plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = function(*args, **kwargs)
+    return run_async(lambda: result) if inspect.iscoroutine(result) else result
+
+
+def _in_thread(function: Callable[[], T], seconds: float) -> tuple[bool, T | None]:
+    """Call a function in a thread, waiting for it at most so long: (finished, its result); raises what it raised."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(body,), name="durable-step", daemon=True
+    )
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return (True, results[0]) if results else (False, None)
+
+
+def _too_long(timeout_ms: int) -> StepTimeout:
+    return StepTimeout(f"the attempt took longer than {format_duration(timeout_ms)}")
