@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from durable_cli import foreground, lookup, settling, starting
 from durable_cli.core import arbitration
-from durable_cli.core.keys import check_key
+from durable_cli.core.keys import check_key, check_step_name
 from durable_cli.core.policies import parse_timeout
-from durable_cli.core.timing import Duration
+from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition, WorkflowFunction, parse_on_duplicate, refuse_start_options
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, NotFinished, WorkflowNotFound
+from durable_cli.errors import DurableError, NotFinished, NotWaiting, WorkflowNotFound
 from durable_cli.foreground import Execution, Watch
-from durable_cli.lookup import KeyDetails
+from durable_cli.inputs import answer
+from durable_cli.lookup import KeyDetails, Question
 from durable_cli.model import (
     Activity,
     CancelResult,
@@ -36,8 +37,12 @@ from durable_cli.execution import Progress
 from durable_cli.owners import Liveness
 from durable_cli.runner import silent
 from durable_cli.starting import Explanation
-from durable_cli.store import checks, reports, runs, workflows
+from durable_cli.store import checks, events, reports, runs, workflows
 from durable_cli.store.database import Tx
+from durable_cli.values import codec
+
+if TYPE_CHECKING:
+    from durable_cli.worker import Counts, Worker
 
 T = TypeVar("T")
 AnyWorkflow = WorkflowFunction[..., Any] | Definition | str
@@ -122,7 +127,7 @@ class Durable:
         refuse_start_options(unknown)
         request = self._request(workflow, input, key, on_duplicate, timeout, moved, run_id)
         engine = self._engine
-        started = engine.database.write(
+        started = engine.write(
             lambda tx: starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None),
             landed=lambda tx: foreground.landed_start(tx, request, engine),
         )
@@ -232,7 +237,7 @@ class Durable:
         def write(tx: Tx) -> DurableError | None:
             return settling.retry(tx, runs.get(tx, found.row_id), now=self._engine.now())
 
-        _raise(self._engine.database.write(write))
+        _raise(self._engine.write(write))
         return self.run(found.id)
 
     def rerun(self, run: str) -> StartResult:
@@ -244,7 +249,7 @@ class Durable:
             again = runs.get(tx, found.row_id)
             return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
 
-        answer = engine.database.write(write)
+        answer = engine.write(write)
         if isinstance(answer, arbitration.Rerun):
             raise NotFinished(
                 f"run {found.id} is {found.status}; only a finished run can be run again",
@@ -279,7 +284,7 @@ class Durable:
             now = runs.get(tx, found.row_id)
             return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
 
-        return engine.database.write(write)
+        return engine.write(write)
 
     def release_key(self, run: str, *, by: str | None = None) -> Run:
         """Let the key of a finished holder go. Raises RunNotFound, NotFinished, NoKey. `by`: default the user."""
@@ -289,12 +294,75 @@ class Durable:
         def write(tx: Tx) -> DurableError | None:
             return settling.release(tx, runs.get(tx, found.row_id), by=who, now=self._engine.now())
 
-        _raise(self._engine.database.write(write))
+        _raise(self._engine.write(write))
         return self.run(found.id)
 
     def abandon(self) -> None:
         """Give back every run that this process executes; for a process that must leave at once."""
         self._engine.abandon()
+
+    def send_event(self, run: str, name: str, payload: object = None, *, buffer: bool = True) -> Run:
+        """Send an event to an unfinished run: delivered if it waits for it, else kept until it gets there.
+
+        `buffer=False`: NotWaiting instead of keeping it. Raises RunNotFound, AlreadyFinished, InvalidInput (a payload
+        that is no JSON).
+        """
+        found = self.run(run)
+        return self._deliver(found, "event", check_step_name(name), codec(Any).accept(payload, place="payload"), buffer)
+
+    def provide_input(self, run: str, name: str, value: object) -> Run:
+        """Answer what a run asks a person (`ctx.wait_for_input`). Raises RunNotFound, NotWaiting, InvalidInput."""
+        found = self.run(run)
+        asked = next((one for one in self.inputs(run=found.id) if one.name == name), None)
+        if asked is None:
+            raise NotWaiting(
+                f"run {found.id} does not ask for {name!r} now", run_id=found.id, status=str(found.status),
+                hint="durable inputs",
+            )
+        text = answer(asked.details, value, load_code=lambda: self._definition(found.workflow))
+        return self._deliver(found, "input", name, text, False)
+
+    def inputs(self, *, run: str | None = None) -> list[Question]:
+        """What unfinished runs ask people now, oldest first."""
+        return self._read(lambda tx: lookup.questions(tx, run))
+
+    def _deliver(self, found: Run, kind: str, name: str, payload: str, buffer: bool) -> Run:
+        now = self._engine.now()
+
+        def write(tx: Tx) -> DurableError | None:
+            run = runs.get(tx, found.row_id)
+            if run.finished:
+                message = f"run {run.id} is {run.status}: it receives nothing any more"
+                return AlreadyFinished(message, run_id=run.id, status=str(run.status))
+            if not buffer and not events.waits_for(tx, run.row_id, kind, name, now):
+                message = f"run {run.id} does not wait for {name!r} now"
+                return NotWaiting(message, run_id=run.id, status=str(run.status))
+            settling.send_event(tx, run, name, payload, now=now, kind=kind)
+            return None
+
+        _raise(self._engine.write(write))
+        return self.run(found.id)
+
+    # -- executing -----------------------------------------------------------------------------------------------
+
+    def work(
+        self, *, concurrency: int = 16, stop: threading.Event | None = None, grace: Duration = "10s"
+    ) -> Counts:
+        """Be a worker until `stop` is set: what `durable worker` does. Blocks."""
+        return self.worker(concurrency=concurrency, stop=stop, grace=grace).work()
+
+    def tick(self, *, concurrency: int = 16, stop: threading.Event | None = None) -> Counts:
+        """Do all that is due now, then return: what `durable tick` does."""
+        return self.worker(concurrency=concurrency, stop=stop).tick()
+
+    def worker(
+        self, *, concurrency: int = 16, stop: threading.Event | None = None, grace: Duration = "10s"
+    ) -> Worker:
+        """A worker on this file, to be run by its `work()` or `tick()`."""
+        from durable_cli.worker import Worker  # late: most processes are none
+
+        grace_s = parse_duration(grace) / 1000
+        return Worker(self._engine, concurrency=concurrency, stop=stop, grace_s=grace_s)
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from durable_cli import owners, settling
+from durable_cli import owners, settling, wake
 from durable_cli.errors import DurableError
-from durable_cli.model import Claim, Run, Step
+from durable_cli.model import Claim, Run, Step, Workflow
 from durable_cli.owners import Liveness
-from durable_cli.store import history, runs, transitions
+from durable_cli.store import history, runs, transitions, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Database, Tx
 
@@ -88,6 +88,15 @@ class Engine:
 
     # -- this process as an owner --
 
+    def become(self, kind: str) -> int:
+        """Make this process an owner of this kind ("run" or "worker"). Returns the owner's id."""
+
+        def write(tx: Tx, owner_id: int) -> int:
+            owner_rows.set_kind(tx, owner_id, kind)
+            return owner_id
+
+        return self.write_as_owner(write)
+
     def write_as_owner(
         self, operation: Callable[[Tx, int], T], *, landed: Callable[[Tx], T | None] | None = None
     ) -> T:
@@ -117,6 +126,7 @@ class Engine:
         for dead in owner_rows.unused(tx):
             if not self.alive(dead):
                 owner_rows.remove(tx, dead)
+                wake.remove(self.path, dead)
         owner_id = owner_rows.register(tx, pid=os.getpid(), kind="run", now=self.now())
         self.liveness.hold(owner_id)
         registered.append(owner_id)
@@ -151,13 +161,55 @@ class Engine:
 
         return self.database.write(write)
 
+    def claim_descendant(self, root: int, besides: list[str]) -> tuple[Claim, Workflow] | None:
+        """Claim a due run that the run in row `root` has started, unless a live worker is there to execute it."""
+
+        def look(tx: Tx) -> Run | None:
+            return None if self.has_live_worker(tx) else runs.due_descendant(tx, root, self.now(), besides=besides)
+
+        def write(tx: Tx, owner_id: int) -> tuple[Claim, Workflow] | None:
+            run = look(tx)
+            if run is None:
+                return None
+            known = workflows.get(tx, run.workflow)
+            epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
+            return None if epoch is None or known is None else (Claim(run.row_id, run.id, owner_id, epoch), known)
+
+        return None if self.database.read(look) is None else self.write_as_owner(write)
+
+    def put_back(self, claim: Claim, *, note: str) -> None:
+        """Give back a run that cannot be executed here, and say why."""
+
+        def write(tx: Tx) -> None:
+            if settling.give_back(tx, claim, now=self.now()):
+                transitions.note(tx, claim.row_id, note)
+
+        self.database.write(write)
+
     def still_ours(self, claim: Claim) -> bool:
         """The fence, read only."""
         return self.database.read(lambda tx: runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch))
 
+    def write(self, operation: Callable[[Tx], T], *, landed: Callable[[Tx], T | None] | None = None) -> T:
+        """`Database.write` for what may make a run due: afterwards the workers are told to look."""
+        workers: list[int] = []
+
+        def and_look_for_workers(tx: Tx) -> T:
+            result = operation(tx)
+            workers[:] = owner_rows.workers(tx)
+            return result
+
+        result = self.database.write(and_look_for_workers, landed=landed)
+        wake.ring(self.path, workers)
+        return result
+
+    def has_live_worker(self, tx: Tx) -> bool:
+        """Is there a live worker, which executes whatever is due?"""
+        return any(self.alive(worker) for worker in owner_rows.workers(tx))
+
     def claim_promoted(self, tx: Tx, run: Run, owner_id: int) -> Claim | None:
         """Claim the run that was promoted when ours ended, unless a live worker is there to execute it."""
-        if any(self.alive(worker) for worker in owner_rows.workers(tx)):
+        if self.has_live_worker(tx):
             return None
         epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
         return None if epoch is None else Claim(run.row_id, run.id, owner_id, epoch)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
 from durable_cli.errors import StepTimeout
 from durable_cli.execution import Face, TimedOut
 from durable_cli.operations import Operations, drive
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 _MOST_THREADS = 64
@@ -136,14 +140,39 @@ def run_operation(face: Face, make: Callable[[], Awaitable[T]]) -> T:
     return done
 
 
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+@contextmanager
+def shared_loop() -> Iterator[None]:
+    """While this lasts, all `async` code of this process runs on one event loop, a worker's."""
+    global _loop
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="durable-async"))
+    thread = threading.Thread(target=loop.run_forever, name="durable-loop", daemon=True)
+    thread.start()
+    _loop = loop
+    try:
+        yield
+    finally:
+        _loop = None
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(1.0)
+
+
 def run_async(make: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine to its end on an event loop of its own."""
+    """Run a coroutine to its end: on the shared event loop, else on one of its own."""
     import asyncio
 
     async def main() -> T:
         return await make()
 
-    return asyncio.run(main())
+    if _loop is None:
+        return asyncio.run(main())
+    return asyncio.run_coroutine_threadsafe(main(), _loop).result()
 
 
 async def _awaited(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from durable_cli import starting
 from durable_cli.core import lifecycle
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import NotOver, NotResumable
+from durable_cli.errors import DurableError, NotOver, NotResumable
+from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
 from durable_cli.execution import Progress
 from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
@@ -49,6 +50,8 @@ class Watch:
     stop: threading.Event | None = None
     max_wait_ms: int | None = None
     progress: Callable[[Progress], None] = silent
+    unloadable: list[str] = field(default_factory=list)
+    """Workflows of children whose code could not be loaded: their runs are left to others."""
 
     @property
     def stopping(self) -> bool:
@@ -143,6 +146,8 @@ def _execute_claim(
     while claim is not None:
         executed.append(claim.run_id)
         end = _to_its_end(engine, definition, claim, watch)
+        while not (end.left or watch.stopping) and _executed_child(engine, claim, watch):
+            pass  # children that it started and did not wait for
         claim = end.promoted
         left, interrupted = end.left, end.interrupted
     run = _read(engine, named)
@@ -192,6 +197,9 @@ def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | 
         if watch.max_wait_ms is not None and (due_at is None or due_at - engine.now() > watch.max_wait_ms):
             engine.abandon([claim])
             return _End(left=True)
+        if _executed_child(engine, claim, watch):
+            due_at = _due_at(engine, claim)
+            continue
         # Short slices: a clock that jumps, a laptop that wakes, an event, a cancel are all seen at the next one.
         left_ms = _LOOK_EVERY_S * 1000 if due_at is None else due_at - engine.now()
         engine.pause(min(_LOOK_EVERY_S, left_ms / 1000), watch.stop)
@@ -203,6 +211,26 @@ def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | 
             return _End(promoted=_promoted_by_others(engine, claim))
         due_at = run.due_at
     return None if engine.go_on(claim) else _End(promoted=_promoted_by_others(engine, claim))
+
+
+def _due_at(engine: Engine, claim: Claim) -> int | None:
+    return engine.database.read(lambda tx: runs.get(tx, claim.row_id)).due_at
+
+
+def _executed_child(engine: Engine, claim: Claim, watch: Watch) -> bool:
+    """Execute one turn of a due run that ours has started, where no worker does. True: there was one."""
+    found = engine.claim_descendant(claim.row_id, watch.unloadable)
+    if found is None:
+        return False
+    child, known = found
+    try:
+        definition = load_workflow(known)
+    except DurableError as error:
+        watch.unloadable.append(known.name)
+        engine.put_back(child, note=error.message)
+        return True
+    take_turn(engine, child, definition, stay=False, stop=watch.stop, progress=watch.progress)
+    return True
 
 
 def _promoted_by_others(engine: Engine, claim: Claim) -> Claim | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -131,3 +132,25 @@ def _key(row: dict[str, object], alive: Callable[[int], bool]) -> Key:
     fields["status"] = None if status is None else Status(str(status))
     fields["owner_alive"] = alive(owner) if isinstance(owner, int) else None
     return Key(**fields)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a run asks a person. `details`: prompt, type, choices, schema; `until`: when it stops waiting."""
+
+    run_id: str
+    workflow: str
+    key: str | None
+    name: str
+    asked_at: int
+    until: int | None
+    details: dict[str, object]
+
+
+def questions(tx: Tx, run: str | None) -> list[Question]:
+    """What unfinished runs (or this one) ask people now, oldest first."""
+    found = []
+    for row in history.questions(tx, run):
+        details = json.loads(row.pop("details"))
+        found.append(Question(**row, details=details))
+    return found

@@ -84,9 +84,9 @@ def _accept_item(where: Field, item: str) -> str:
     high = _number(where, shape["high"])
     if (low - high) % where.span == 0 and (low, high) != (0, 7):
         raise FieldRefused(f"{item!r} is a range of one value", f"write {low}, or * for every value")
-    if step > 1 and low > high % where.span:  # 7 is 0 for croniter: 1-7/2 wraps too
-        end = high if low <= high else high + where.span
-        return ",".join(str((v - where.low) % where.span + where.low) for v in range(low, end + 1, step))
+    if step > 1 and low > high:
+        around = range(low - where.low, high - where.low + where.span + 1, step)
+        return ",".join(str(value % where.span + where.low) for value in around)
     return item
 
 

@@ -135,3 +135,18 @@ def children_waited_for(tx: Tx, run: int) -> set[int]:
         "SELECT child_id FROM durable_steps WHERE run_id = :run AND status = 'waiting' AND child_id IS NOT NULL", run=run
     )
     return {row["child_id"] for row in rows}
+
+
+_QUESTIONS = """
+SELECT r.public_id AS run_id, w.name AS workflow, r.key, s.name, s.started_at AS asked_at, s.due_at AS until, s.details
+FROM durable_steps s JOIN durable_runs r ON r.id = s.run_id JOIN durable_workflows w ON w.id = r.workflow_id
+WHERE s.status = 'waiting' AND s.kind = 'input' AND r.finished_at IS NULL
+  AND (:run IS NULL OR r.public_id = :run)
+  AND NOT EXISTS (SELECT 1 FROM durable_events e WHERE e.run_id = r.id AND e.kind = 'input' AND e.name = s.name)
+ORDER BY s.started_at, r.id
+"""
+
+
+def questions(tx: Tx, run: str | None) -> list[dict[str, Any]]:
+    """The waits for a person's answer that have none yet."""
+    return tx.rows(_QUESTIONS, run=run)

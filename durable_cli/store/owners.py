@@ -40,3 +40,8 @@ def unused(tx: Tx) -> list[int]:
 def workers(tx: Tx) -> list[int]:
     """The owners that are workers, dead ones too."""
     return [row["id"] for row in tx.rows("SELECT id FROM durable_owners WHERE kind = 'worker' ORDER BY id")]
+
+
+def set_kind(tx: Tx, owner_id: int, kind: str) -> None:
+    """The owner is a worker from now on, or no longer."""
+    tx.change("UPDATE durable_owners SET kind = :kind WHERE id = :id", id=owner_id, kind=kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from durable_cli.model import Owner, Run, Status
@@ -145,26 +147,43 @@ def overdue(tx: Tx, now: int, limit: int) -> list[Run]:
     ]
 
 
-_DUE = f"""
-{_SELECT}
-WHERE r.finished_at IS NULL AND r.owner_id IS NULL AND r.runs_after_id IS NULL
-  AND r.status IN ('pending', 'waiting', 'compensating') AND r.due_at <= :now
-ORDER BY r.due_at, r.id LIMIT :limit
+_CLAIMABLE = """
+r.finished_at IS NULL AND r.owner_id IS NULL AND r.runs_after_id IS NULL
+  AND r.status IN ('pending', 'waiting', 'compensating')
+  AND r.public_id NOT IN (SELECT value FROM json_each(:besides))
+  AND w.name NOT IN (SELECT value FROM json_each(:besides))
+"""
+_DUE = f"{_SELECT} WHERE {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.due_at, r.id LIMIT :limit"
+
+
+def due(tx: Tx, now: int, limit: int, *, besides: Sequence[str] = ()) -> list[Run]:
+    """Runs that may be claimed now, the longest due first; `besides`: ids and workflows to pass over."""
+    return [from_row(row) for row in tx.rows(_DUE, now=now, limit=limit, besides=json.dumps(besides))]
+
+
+_NEXT_DUE = f"""
+SELECT min(r.due_at) FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id WHERE {_CLAIMABLE}
 """
 
 
-def due(tx: Tx, now: int, limit: int) -> list[Run]:
-    """Runs that may be claimed now, the longest due first."""
-    return [from_row(row) for row in tx.rows(_DUE, now=now, limit=limit)]
-
-
-def next_due_at(tx: Tx) -> int | None:
+def next_due_at(tx: Tx, *, besides: Sequence[str] = ()) -> int | None:
     """When the next run without an owner is due."""
-    found: int | None = tx.value(
-        "SELECT min(due_at) FROM durable_runs WHERE finished_at IS NULL AND owner_id IS NULL"
-        " AND runs_after_id IS NULL AND status IN ('pending', 'waiting', 'compensating')"
-    )
+    found: int | None = tx.value(_NEXT_DUE, besides=json.dumps(besides))
     return found
+
+
+_DESCENDANT = f"""
+WITH RECURSIVE tree (id) AS (
+  SELECT id FROM durable_runs WHERE parent_id = :root
+  UNION SELECT c.id FROM durable_runs c JOIN tree ON c.parent_id = tree.id)
+{_SELECT} WHERE r.id IN (SELECT id FROM tree) AND {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.id LIMIT 1
+"""
+
+
+def due_descendant(tx: Tx, root: int, now: int, *, besides: Sequence[str] = ()) -> Run | None:
+    """A run that this one, or a run started by it, has started, and that may be claimed now."""
+    row = tx.row(_DESCENDANT, root=root, now=now, besides=json.dumps(besides))
+    return from_row(row) if row else None
 
 
 def owned(tx: Tx) -> list[Run]:

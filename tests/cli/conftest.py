@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ ROOT = str(Path(durable_cli.__file__).parent.parent)
 
 FLOWS = '''
 import os
+import signal
 import time
 
 from durable_cli import Context, Retry, workflow
@@ -153,6 +155,7 @@ class Cli:
 
     def _child(self, argv: tuple[str, ...], descriptors: tuple[int, int, int], env: dict[str, str]) -> None:
         code = 99
+        signal.alarm(20)  # a test that hangs is killed
         try:
             for number, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, number)

@@ -6,6 +6,7 @@ ends with an error at its deadline. Only `until` pauses between two looks.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -103,6 +104,11 @@ class Child:
     def _said(self) -> tuple[str, str]:
         # pread: the child shares the offset of the file, and may still write.
         return tuple(os.pread(file.fileno(), 1 << 24, 0).decode() for file in (self._out, self._err))  # type: ignore
+
+    def wait_said(self, text: str) -> None:
+        """Wait until it has said this on stderr."""
+        until(lambda: text in self._said()[1] or self.over(), f"{text!r} on stderr")
+        assert text in self._said()[1], f"it ended without a word of it: {self._said()}"
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -214,6 +220,14 @@ class _Nursery:
             env=environment(),
         )
 
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(DEADLINE_S)
+        self.folder.cleanup()
+
     @classmethod
     def take(cls) -> _Nursery:
         try:
@@ -271,6 +285,13 @@ def image(db: Path) -> Iterator[Durable]:
 def recorded_steps(run: Run) -> set[str]:
     """The names of the steps that have their end on record."""
     return {step.name for step in run.steps or () if step.finished_at is not None}
+
+
+def contents(db: Path) -> dict[str, list[dict[str, Any]]]:
+    """All that the file says, but for who is alive: to compare two moments with."""
+    tables = ("durable_runs", "durable_steps", "durable_activity", "durable_workflows")
+    with Durable(db, create=False) as it:
+        return it._engine.database.read(lambda tx: {name: tx.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables})
 
 
 class Log:

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from durable_cli import Context, Durable, Retry, workflow
+from durable_cli import AsyncContext, Context, Durable, Retry, workflow
 
 NAMES = ("one", "two", "three")
 
@@ -53,20 +53,33 @@ def hold(gate: str) -> None:
 
 def fork(how: str, log: str) -> None:
     """Fork, and wait for the child, which leaves in one of several ways."""
+    if how == "process":
+        import multiprocessing
+
+        process = multiprocessing.get_context("fork").Process(target=start_another, args=(log,))
+        process.start()
+        process.join()
+        trace(log, "-", f"child:{how}:{process.exitcode}", 0, process.pid)
+        return
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
         trace(log, "-", f"child:{how}:{os.waitstatus_to_exitcode(status)}", 0, child)
         return
     if how == "start":
-        with Durable(os.environ["JOBS_DB"]) as it:
-            trace(log, it.start(job, log, key="of-the-child").run_id, "started-by-child", 0, os.getpid())
+        start_another(log)
         os._exit(0)
     if how == "exit":
         sys.exit(0)
     if how == "raise":
         raise RuntimeError("in the forked child")
     # "return": the child comes back into the engine as if it were its parent
+
+
+def start_another(log: str) -> None:
+    """What a forked child may do: use the library as if it were any other process."""
+    with Durable(os.environ["JOBS_DB"]) as it:
+        trace(log, it.start(job, log, key="of-the-child").run_id, "started-by-child", 0, os.getpid())
 
 
 @workflow(reuse="after_failure")
@@ -82,7 +95,7 @@ def again(ctx: Context, log: str) -> list[str]:
 
 
 @workflow
-async def job_async(ctx, log: str) -> list[str]:  # type: ignore[no-untyped-def]
+async def job_async(ctx: AsyncContext, log: str) -> list[str]:
     """As `again`, async; its steps run in threads."""
     return [await ctx.run(name, step, ctx, log, name) for name in NAMES]
 

@@ -1,0 +1,88 @@
+"""L06: the database is moved, deleted or replaced under a running process, which must not go on in the old one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crashkit import Gate, Log, durable, image, recorded_steps, spawn
+
+from durable_cli import Durable, Status
+
+FILES = ("", "-wal", "-shm", "-lock")
+
+
+def move(db: Path, away: Path, backup: Path) -> None:
+    os.rename(db, away)
+
+
+def move_all(db: Path, away: Path, backup: Path) -> None:
+    for suffix in FILES:
+        os.rename(f"{db}{suffix}", f"{away}{suffix}")
+
+
+def delete(db: Path, away: Path, backup: Path) -> None:
+    os.link(db, away)  # so that the test can look into it
+    os.unlink(db)
+
+
+def delete_all(db: Path, away: Path, backup: Path) -> None:
+    os.link(db, away)
+    for suffix in FILES:
+        os.unlink(f"{db}{suffix}")
+
+
+def delete_wal(db: Path, away: Path, backup: Path) -> None:
+    os.unlink(f"{db}-wal")
+
+
+def restore(db: Path, away: Path, backup: Path) -> None:
+    os.link(db, away)
+    os.replace(backup, db)
+
+
+def restore_all(db: Path, away: Path, backup: Path) -> None:
+    move_all(db, away, backup)
+    os.replace(backup, db)
+
+
+@pytest.mark.parametrize("accident", [move, move_all, delete, delete_all, delete_wal, restore, restore_all])
+def test_a_process_stops_when_its_database_is_gone(
+    tmp_path: Path, accident: Callable[[Path, Path, Path], None]
+) -> None:
+    """It stops with one clear error and exit 78, writes nothing more to the old file, begins no other step, and the
+    new file, where there is one, serves the next start."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    db, log, gate = folder / "durable.db", Log(tmp_path / "trace"), Gate(tmp_path)
+    call = ["jobs:again", "--key", "k", "--input", json.dumps(str(log.path)), "--json"]
+    # A backup of before: one finished run of another key.
+    durable(db, "run", "jobs:again", "--key", "old", "--input", json.dumps(str(tmp_path / "old"))).ok()
+    shutil.copy(db, tmp_path / "backup")
+    with spawn(db, "run", *call, JOBS_ACT=f"hold:two:{gate.path}") as owner:
+        gate.wait_arrived(owner)
+        accident(db, folder / "away.db", tmp_path / "backup")
+        if accident is not delete_wal:
+            started = durable(db, "start", *call).ok().json
+            assert started["outcome"] == "created"
+        gate.open()
+        ended = owner.end()
+    gate.close()
+    assert ended.code == 78, ended
+    assert ended.json["error"]["code"] == "database_replaced"
+    assert log.steps() == ["one", "two"]
+    if accident is delete_wal:
+        return
+    with Durable(db, create=False) as it:
+        assert it.check() == []
+        run = it.find(key="k")
+        assert (run.id, run.status, run.epoch) == (started["run_id"], Status.PENDING, 0)
+        assert len(it.runs(key="old")) == (1 if accident in (restore, restore_all) else 0)
+    if accident is move_all:  # the only one that takes the WAL along, so that the old file is whole
+        with image(folder / "away.db") as old:
+            left = old.run(old.find(key="k").id)
+            assert (left.status, recorded_steps(left)) == (Status.RUNNING, {"one"})
