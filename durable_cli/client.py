@@ -11,14 +11,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from durable_cli import foreground, lookup, settling, starting
+from durable_cli import explaining, foreground, lookup, settling, starting
 from durable_cli.core import arbitration
 from durable_cli.core.keys import check_key, check_step_name
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition, WorkflowFunction, parse_on_duplicate, refuse_start_options
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, NotFinished, NotWaiting, WorkflowNotFound
+from durable_cli.errors import (
+    AlreadyFinished,
+    DurableError,
+    NotFinished,
+    NotWaiting,
+    WorkflowNotFound,
+)
 from durable_cli.foreground import Execution, Watch
 from durable_cli.inputs import answer
 from durable_cli.lookup import KeyDetails, Question
@@ -36,7 +42,7 @@ from durable_cli.model import (
 from durable_cli.execution import Progress
 from durable_cli.owners import Liveness
 from durable_cli.runner import silent
-from durable_cli.starting import Explanation
+from durable_cli.explaining import Explanation
 from durable_cli.store import checks, events, reports, runs, workflows
 from durable_cli.store.database import Tx
 from durable_cli.values import codec
@@ -176,7 +182,7 @@ class Durable:
             reason = "a new run would start: there is no database yet"
             return Explanation("create", reason, request.workflow, request.key)
         return engine.database.read(
-            lambda tx: starting.explain(tx, request, now=engine.now(), alive=engine.alive, executing=execute)
+            lambda tx: explaining.start(tx, request, now=engine.now(), alive=engine.alive, executing=execute)
         )
 
     def _request(
@@ -296,6 +302,26 @@ class Durable:
 
         _raise(self._engine.write(write))
         return self.run(found.id)
+
+    def explain_retry(self, run: str) -> Explanation:
+        """What `retry` would do now, and why. Raises RunNotFound."""
+        found = self.run(run)
+        return self._read(lambda tx: explaining.retry(tx, runs.get(tx, found.row_id)))
+
+    def explain_rerun(self, run: str) -> Explanation:
+        """What `rerun` would do now, and why. Raises RunNotFound."""
+        found = self.run(run)
+        return self._read(lambda tx: explaining.rerun(tx, runs.get(tx, found.row_id)))
+
+    def explain_cancel(
+        self, run: str | None = None, *, key: str | None = None, workflow: str | None = None
+    ) -> Explanation:
+        """What `cancel` would do now, and why. Raises RunNotFound for an unknown id."""
+        name = check_key(key)
+        if run is not None:
+            return explaining.cancel(self.run(run), workflow, key)
+        found = None if name is None else self._read(lambda tx: lookup.by_key_or_none(tx, name, workflow))
+        return explaining.cancel(found, workflow, key)
 
     def abandon(self) -> None:
         """Give back every run that this process executes; for a process that must leave at once."""

@@ -19,7 +19,7 @@ from durable_cli import owners, settling, wake
 from durable_cli.errors import DurableError
 from durable_cli.model import Claim, Run, Step, Workflow
 from durable_cli.owners import Liveness
-from durable_cli.store import history, runs, transitions, workflows
+from durable_cli.store import history, process, runs, transitions, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Database, Tx
 
@@ -62,7 +62,7 @@ class Engine:
         self.database = Database(path, create=create, vfs=vfs)
         self.liveness = liveness or owners.lock_file_liveness(self.database.path)
         self._owner: tuple[int, int] | None = None  # (pid, owner id)
-        self._mine: set[Claim] = set()
+        self._mine: dict[Claim, int] = {}  # by whom executed, a pid: a forked child inherits the table, not the runs
         self._lock = threading.Lock()
 
     @property
@@ -110,15 +110,16 @@ class Engine:
         def with_owner(tx: Tx) -> T:
             return operation(tx, self._owner_id(tx, registered))
 
-        try:
-            result = self.database.write(with_owner, landed=landed)
-        except BaseException:
+        with process.LOCK:  # or two threads would each register the process, as two owners
+            try:
+                result = self.database.write(with_owner, landed=landed)
+            except BaseException:
+                for owner_id in registered:
+                    self.liveness.release(owner_id)
+                raise
             for owner_id in registered:
-                self.liveness.release(owner_id)
-            raise
-        for owner_id in registered:
-            self._owner = (os.getpid(), owner_id)
-        return result
+                self._owner = (os.getpid(), owner_id)
+            return result
 
     def _owner_id(self, tx: Tx, registered: list[int]) -> int:
         if self._owner is not None and self._owner[0] == os.getpid():
@@ -217,17 +218,18 @@ class Engine:
     def taken_up(self, claim: Claim) -> None:
         """This process executes the run from now on (`abandon` would give it back)."""
         with self._lock:
-            self._mine.add(claim)
+            self._mine[claim] = os.getpid()
 
     def let_go(self, claim: Claim) -> None:
         """This process no longer executes the run."""
         with self._lock:
-            self._mine.discard(claim)
+            self._mine.pop(claim, None)
 
     def abandon(self, claims: list[Claim] | None = None) -> None:
         """Give back the runs that this process executes, so that anybody may go on with them at once."""
         with self._lock:
-            mine = list(self._mine) if claims is None else claims
+            ours = [claim for claim, pid in self._mine.items() if pid == os.getpid()]
+        mine = ours if claims is None else claims
         if mine:
             self.database.write(lambda tx: [settling.give_back(tx, claim, now=self.now()) for claim in mine])
 

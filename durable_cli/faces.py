@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
@@ -39,7 +41,7 @@ class PlainFace:
         return result
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
-        return function(Context(operations))
+        return _called(function, (Context(operations),), {})
 
     async def blocking(self, function: Callable[[], T]) -> T:
         return function()
@@ -67,8 +69,9 @@ class AsyncFace:
 
         async def called() -> Any:
             if inspect.iscoroutinefunction(function):
-                return await function(*args, **kwargs)
-            result = await asyncio.to_thread(function, *args, **kwargs)
+                with _one_process():
+                    return await function(*args, **kwargs)
+            result = await asyncio.to_thread(_called, function, args, kwargs)
             return await result if inspect.isawaitable(result) else result
 
         if timeout_ms is None:
@@ -82,8 +85,9 @@ class AsyncFace:
             raise
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
-        result = function(AsyncContext(operations))
-        return await result if inspect.isawaitable(result) else result
+        with _one_process():
+            result = function(AsyncContext(operations))
+            return await result if inspect.isawaitable(result) else result
 
     async def blocking(self, function: Callable[[], T]) -> T:
         import asyncio
@@ -124,9 +128,10 @@ def call_within(
     """
     if isinstance(face, AsyncFace):
         return run_async(lambda: _awaited(function, AsyncContext(operations), arguments, seconds))
+    arguments = (Context(operations), *arguments)
     if seconds is None:
-        return function(Context(operations), *arguments)
-    finished, result = _in_thread(lambda: function(Context(operations), *arguments), max(seconds, 0))
+        return _called(function, arguments, {})
+    finished, result = _in_thread(lambda: _called(function, arguments, {}), max(seconds, 0))
     if not finished:
         raise operations.leave(TimedOut())
     return result
@@ -178,13 +183,12 @@ def run_async(make: Callable[[], Awaitable[T]]) -> T:
 async def _awaited(
     function: Callable[..., Any], context: AsyncContext, arguments: tuple[object, ...], seconds: float | None
 ) -> Any:
-    if seconds is None:
-        return await function(context, *arguments)
     import asyncio
 
     try:
-        async with asyncio.timeout(max(seconds, 0)) as limit:
-            return await function(context, *arguments)
+        async with asyncio.timeout(None if seconds is None else max(seconds, 0)) as limit:
+            with _one_process():
+                return await function(context, *arguments)
     except TimeoutError:
         if limit.expired():
             raise context._operations.leave(TimedOut()) from None
@@ -192,8 +196,46 @@ async def _awaited(
 
 
 def _plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    result = function(*args, **kwargs)
+    result = _called(function, args, kwargs)
     return run_async(lambda: result) if inspect.iscoroutine(result) else result
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _one_process():
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Around user code: a child that was forked in it and comes out of it ends here. It has copies of all we know,
+    and would record, end and print in the name of its parent.
+    """
+    pid = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != pid:
+            _end_forked(error)
+        raise
+    if os.getpid() != pid:
+        _end_forked(None)
+
+
+def _end_forked(error: BaseException | None) -> NoReturn:
+    """End a forked child as Python would, but without the parent's clean-up."""
+    code: object = 1
+    if error is None:
+        print("a process that was forked in a workflow came back out of the code that forked it", file=sys.stderr)
+    elif isinstance(error, SystemExit):
+        code = 0 if error.code is None else error.code
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else 1)
 
 
 def _in_thread(function: Callable[[], T], seconds: float) -> tuple[bool, T | None]:

@@ -193,6 +193,8 @@ class Operations:
         token = current_attempts.set((*current_attempts.get(), inside))
         try:
             result = await execution.face.call(function, args, kwargs, options.timeout_ms)
+            if execution.poison is not None:
+                raise execution.poison  # the step swallowed it: what it gives is not to be recorded
             text = values.dump(result)
         except (Exception, SystemExit) as error:
             inside.abandoned = True
@@ -436,8 +438,11 @@ def error_type(error: BaseException) -> str:
 def error_message(error: BaseException) -> str:
     """What an exception says, at most 8 KiB."""
     if isinstance(error, SystemExit):
-        return f"the step called sys.exit({error.code!r})"
-    return str(error)[:8192]
+        return f"sys.exit({error.code!r}) was called"
+    try:
+        return str(error)[:8192]
+    except Exception as problem:
+        return f"(its text cannot be made: {type(problem).__name__})"
 
 
 def retry_after_ms(error: BaseException) -> int:

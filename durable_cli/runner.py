@@ -113,7 +113,10 @@ class _Turn:
                 return self._failed(execution, error)
             if execution.undoing:
                 return self._undo(execution)
-            return self._end(execution, Status.COMPLETED, result=result)
+            turn = self._end(execution, Status.COMPLETED, result=result)
+            if execution.operations == 0:
+                _warn_of_no_operation(self.definition)
+            return turn
         except Suspend as rest:
             return self._rest(execution, rest.due_at)
         except Stop:
@@ -289,6 +292,24 @@ class _Turn:
             self.engine.abandon([self.claim])
         except DurableError:
             pass
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_no_operation(definition: Definition) -> None:
+    """Legal, and almost always a mistake: said once for each workflow in a process."""
+    if definition.name in _warned:
+        return
+    _warned.add(definition.name)
+    import logging  # late: a crontab's run has no other use for it
+
+    logging.getLogger("durable").warning(
+        "workflow %r (%s) ended without a single operation: nothing of it was recorded, so all of it would have run "
+        "again after a crash; do the work in ctx.run(...)",
+        definition.name,
+        definition.place,
+    )
 
 
 class _Overdue(Exception):

@@ -8,7 +8,7 @@ held by a run that nobody will ever look at.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from durable_cli import settling
 from durable_cli.core import arbitration, lifecycle
@@ -170,7 +170,7 @@ class _Start:
 def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | None) -> Started:
     """Start a workflow: the answer of the tables for its key, applied."""
     policy = request.on_duplicate.policy
-    _check_policy(request)
+    check_policy(request)
     workflow_id = _write_workflow(tx, request, now)
     it = _Start(tx, request, workflow_id, now, alive, owner_id)
     if request.key is None:
@@ -193,7 +193,7 @@ def _without_overdue(it: _Start, holder: Run) -> Run:
     return overdue.promoted or overdue.run
 
 
-def _check_policy(request: Request) -> None:
+def check_policy(request: Request) -> None:
     if request.on_duplicate.policy is Policy.RUN_AGAIN and request.reuse is Reuse.NEVER:
         raise InvalidDefinition(
             f"run_again can never run again on workflow {request.workflow!r}, whose reuse is never",
@@ -339,12 +339,12 @@ def _write_workflow(tx: Tx, request: Request, now: int) -> int:
 
 
 def _check_place(tx: Tx, known: Workflow, request: Request, now: int) -> None:
-    moved = _moved(known, request)
+    moved = has_moved(known, request)
     if moved is not None:
         activity.moved(tx, at=now, workflow=request.workflow, from_place=moved[0], to_place=moved[1])
 
 
-def _moved(known: Workflow, request: Request) -> tuple[str, str] | None:
+def has_moved(known: Workflow, request: Request) -> tuple[str, str] | None:
     """From where to where the code has moved; None if it has not. Raises WorkflowMoved if that is not allowed."""
     old, new = known.location, request.location
     if (old.file, old.qualname) == (new.file, new.qualname):
@@ -392,70 +392,3 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
         it.note_duplicate(holder, "error", other=holder.input, lost=run.input)
         return Started(None, refusal=settling.key_taken(holder))
     return answer
-
-
-# -- what a start would do -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """What would happen now and why. `facts` are lines for a person."""
-
-    action: str
-    reason: str
-    workflow: str
-    key: str | None
-    facts: tuple[str, ...] = ()
-    holder_id: str | None = None
-    holder_status: Status | None = None
-
-
-_WORDS = {
-    Action.CREATE: "a new run would start",
-    Action.EXISTING: "nothing would start: the answer is the holder",
-    Action.REFUSE: "nothing would start: the key is taken",
-    Action.REPLACE: "the holder would be cancelled and a new run would take the key",
-    Action.QUEUE: "a run would wait behind the holder",
-    Action.MERGE_HOLDER: "the holder, never started, would take the new input",
-    Action.MERGE_WAITING: "the run waiting behind the holder would take the new input",
-    Action.SEND_EVENT: "the input would be sent to the holder as an event",
-}
-
-
-def explain(tx: Tx, request: Request, *, now: int, alive: Alive, executing: bool) -> Explanation:
-    """What `start` would decide at this moment; reads only. Raises what the start would raise besides KeyTaken."""
-    _check_policy(request)
-    known = workflows.get(tx, request.workflow)
-    if known is not None:
-        _moved(known, request)
-    if request.key is None:
-        return Explanation("create", "without a key every start is a new run", request.workflow, None)
-    holder = runs.holder(tx, known.id, request.key) if known else None
-    if holder is None:
-        reason = "a new run would start: nobody holds the key"
-        return Explanation("create", reason, request.workflow, request.key)
-    dead = holder.owner is not None and not alive(holder.owner.id)
-    facts = facts_of(tx, holder)
-    assert facts is not None
-    decision = arbitration.decide_start(
-        replace(facts, orphaned=facts.orphaned or dead),
-        reuse=request.reuse,
-        policy=request.on_duplicate.policy,
-        executing=executing,
-    )
-    reason = _WORDS[decision.action]
-    if decision.adopt and (holder.due_at is None or holder.due_at <= now):
-        reason += "; nobody executes it, so it would be taken up here"
-    owner = "no owner" if holder.owner is None else f"owner {'dead' if dead else 'alive'}, pid {holder.owner.pid}"
-    return Explanation(
-        str(decision.action),
-        reason,
-        request.workflow,
-        request.key,
-        facts=(
-            f"holder: run {holder.id}, {holder.status}, {owner}",
-            f"policies: on_duplicate={request.on_duplicate}, reuse={request.reuse}",
-        ),
-        holder_id=holder.id,
-        holder_status=holder.status,
-    )

@@ -98,12 +98,12 @@ class Parser(_OptionParser):
                 break
             except ParseError as error:
                 first = first or error
+        note_form(self.ctx, state.opts)
         if first is None:
             self._process_args_for_args(state)
             return state.opts, state.largs, cast("list[Any]", state.order)
         if self.ctx is not None and self.ctx.resilient_parsing:
             return state.opts, state.largs, cast("list[Any]", state.order)
-        note_form(self.ctx, state.opts)
         if not self.allow_interspersed_args and not self.literal:
             note_form(self.ctx, glean(state.rargs))
         raise first
@@ -140,7 +140,7 @@ def glean(args: Sequence[str]) -> dict[str, Any]:
 
 def note_form(ctx: _click.Context | None, opts: Mapping[str, Any]) -> None:
     """Remember how errors are to be told, before the line was read to its end."""
-    if ctx is None:
+    if ctx is None or ctx.resilient_parsing:
         return
     session: Session = ctx.obj
     form = opts.get("shared_format")
@@ -245,8 +245,8 @@ def as_usage_error(error: ParseError) -> UsageError:
         if error.option_name in ANSWERS:
             message, hint = ANSWERS[error.option_name]
             return UsageError(message, hint=hint)
-        near = sorted(error.possibilities or ())
-        hint = f"did you mean {' or '.join(near)}?" if near else help_hint
+        near = list(error.possibilities or ())
+        hint = f"did you mean {near[0]}?" if near else help_hint
         return UsageError(f"{path} has no option {error.option_name}", hint=hint)
     if isinstance(error, MissingParameter) and error.param is not None:
         return UsageError(f"{path} needs {error.param.human_readable_name}", hint=help_hint)

