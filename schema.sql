@@ -38,10 +38,20 @@ CREATE TABLE durable_workflows (
   reuse        TEXT NOT NULL,
   on_duplicate TEXT NOT NULL,
   timeout_ms   INTEGER,                   -- how long a run may take; NULL: as long as it likes
+  debounce_ms  INTEGER,                   -- how long a keyed start waits for a newer one
+  debounce_timeout_ms INTEGER,            -- how long at most, from the first of a burst
+  max_hold_ms  INTEGER,                   -- how long an unfinished run may hold its key before somebody is told
+  on_max_hold  TEXT NOT NULL,
+  on_mismatch  TEXT NOT NULL,             -- what a duplicate with another input gets
+  key_rule     TEXT,                      -- the key expression, for people to read
   updated_at   INTEGER NOT NULL,
   CONSTRAINT workflow_name_is_unique UNIQUE (name),
   CONSTRAINT reuse_is_known CHECK (reuse IN ('after_close', 'after_failure', 'never')),
-  CONSTRAINT timeout_is_positive CHECK (timeout_ms > 0)
+  CONSTRAINT timeout_is_positive CHECK (timeout_ms > 0),
+  CONSTRAINT debounce_is_positive CHECK (debounce_ms > 0),
+  CONSTRAINT debounce_timeout_covers_a_period CHECK (debounce_timeout_ms >= debounce_ms),
+  CONSTRAINT on_max_hold_is_known CHECK (on_max_hold IN ('report', 'cancel')),
+  CONSTRAINT on_mismatch_is_known CHECK (on_mismatch IN ('record', 'error'))
 ) STRICT;
 
 -- A process that executes runs. It is alive while it holds byte `id` of the lock file beside the database, so ids
@@ -77,6 +87,7 @@ CREATE TABLE durable_runs (
   timeout_ms    INTEGER,
   deadline_at   INTEGER,                  -- when it times out: counted from the moment it may begin
   parent_id     INTEGER REFERENCES durable_runs (id) ON DELETE SET NULL,
+  debounced     INTEGER NOT NULL DEFAULT 0,  -- until it is claimed, a newer start moves its due time and its input
   note          TEXT,                     -- why nobody goes on with it (its code cannot be loaded)
   CONSTRAINT public_id_is_unique UNIQUE (public_id),
   CONSTRAINT public_id_is_ten_letters CHECK (length(public_id) = 10),
@@ -101,6 +112,7 @@ CREATE TABLE durable_runs (
   CONSTRAINT only_completed_has_a_result CHECK (result IS NULL OR status = 'completed'),
   CONSTRAINT ended_badly_has_an_error CHECK (
     (error IS NOT NULL) = (status IN ('compensating', 'failed', 'cancelled', 'compensated', 'compensation_failed'))),
+  CONSTRAINT debounced_is_a_flag CHECK (debounced IN (0, 1)),
   CONSTRAINT deadline_needs_a_timeout CHECK (deadline_at IS NULL OR (timeout_ms > 0 AND finished_at IS NULL)),
   CONSTRAINT never_claimed_is_epoch_zero CHECK (epoch >= 0 AND crashes >= 0 AND (epoch > 0 OR started_at IS NULL))
 ) STRICT;

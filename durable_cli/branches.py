@@ -80,7 +80,8 @@ class _Group:
         def job(name: str) -> Callable[[], Awaitable[None]]:
             return lambda: self.run(name, bodies[name])
 
-        await execution.face.gather([job(name) for name in bodies], concurrency)
+        at_once = execution.engine.branches_at_once or concurrency
+        await execution.face.gather([job(name) for name in bodies], at_once)
         if execution.poison is not None:
             raise execution.poison
         for outcome in self.outcomes.values():

@@ -12,9 +12,10 @@ from typing import Any
 from durable_cli import starting
 from durable_cli.core.replay import Recorded
 from durable_cli.definition import Definition, WorkflowFunction
-from durable_cli.errors import KeyTaken, UsageError
+from durable_cli.errors import KeyContended, KeyTaken, UsageError
 from durable_cli.execution import Suspend
 from durable_cli.model import OnDuplicate, Run, RunError, Status, Step, StepStatus
+from durable_cli.request import MERGES, MergeFirst, Request, request_for
 from durable_cli.operations import Operations, step_failed
 from durable_cli.store import runs
 from durable_cli.store.database import Tx
@@ -39,7 +40,7 @@ async def call(
         before = found.before
         if before is None:
             request = _request(operations, definition, input, key, on_duplicate)
-            step = await operations.write(lambda tx: _begin(tx, operations, request, "call"))
+            step = await _begun(operations, definition, request, "call")
         else:
             step = await operations.write(lambda tx: _look(tx, operations, before))
         if step.status is StepStatus.WAITING:
@@ -57,8 +58,19 @@ async def start(
             step = found.step
         else:
             request = _request(operations, definition, input, key, on_duplicate)
-            step = await operations.write(lambda tx: _begin(tx, operations, request, "start"))
+            step = await _begun(operations, definition, request, "start")
         return str(_value(operations, step, codec(str)))
+
+
+async def _begun(operations: Operations, definition: Definition, request: Request, kind: str) -> Step:
+    """Start the child and record the operation, merging inputs in between where the child's workflow does."""
+    for _ in range(MERGES):
+        try:
+            asked = request
+            return await operations.write(lambda tx, asked=asked: _begin(tx, operations, asked, kind))  # type: ignore[misc]
+        except MergeFirst as first:
+            request = request.merge(definition, first.older)
+    raise KeyContended()
 
 
 def _request(
@@ -67,9 +79,9 @@ def _request(
     input: object,
     key: str | None,
     on_duplicate: str | OnDuplicate | None,
-) -> starting.Request:
+) -> Request:
     execution = operations.execution
-    return starting.request_for(
+    return request_for(
         definition,
         input,
         run_id=execution.engine.new_id(),
@@ -79,7 +91,7 @@ def _request(
     )
 
 
-def _begin(tx: Tx, operations: Operations, request: starting.Request, kind: str) -> Step:
+def _begin(tx: Tx, operations: Operations, request: Request, kind: str) -> Step:
     engine = operations.execution.engine
     waiting = operations.row(kind, request.workflow, StepStatus.WAITING)
     started = starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from durable_cli import explaining, foreground, lookup, settling, starting
 from durable_cli.core import arbitration
-from durable_cli.core.keys import check_key, check_step_name
+from durable_cli.core.keys import check_key, check_run_id, check_step_name
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition, WorkflowFunction, parse_on_duplicate, refuse_start_options
@@ -41,6 +41,7 @@ from durable_cli.model import (
 )
 from durable_cli.execution import Progress
 from durable_cli.owners import Liveness
+from durable_cli.request import Request, merging, request_for
 from durable_cli.runner import silent
 from durable_cli.explaining import Explanation
 from durable_cli.store import checks, events, reports, runs, workflows
@@ -127,17 +128,23 @@ class Durable:
     ) -> StartResult:
         """Record a start; a worker, a tick or `execute` runs it.
 
-        `workflow` is a decorated function or the name of one that the file knows. Raises InvalidInput, InvalidKey,
+        `workflow` is a decorated function or the name of one that the file knows. `run_id`: an id made by the caller,
+        who may have lost the answer: the same start again is answered with that run. Raises InvalidInput, InvalidKey,
         InvalidName, WorkflowNotFound (nothing is written), KeyTaken (only the duplicate is recorded).
         """
         refuse_start_options(unknown)
-        request = self._request(workflow, input, key, on_duplicate, timeout, moved, run_id)
+        definition = self._definition(workflow)
+        request = self._request(definition, input, key, on_duplicate, timeout, moved, run_id, at)
         engine = self._engine
-        started = engine.write(
-            lambda tx: starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None),
-            landed=lambda tx: foreground.landed_start(tx, request, engine),
-        )
-        return _result(started)
+
+        def attempt(request: Request) -> starting.Started:
+            def write(tx: Tx) -> starting.Started:
+                there = None if run_id is None else foreground.landed_start(tx, request, engine)
+                return there or starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+
+            return engine.write(write, landed=lambda tx: foreground.landed_start(tx, request, engine))
+
+        return _result(merging(definition, request, attempt))
 
     def execute(
         self,
@@ -194,14 +201,16 @@ class Durable:
         timeout: Duration | None,
         moved: bool,
         run_id: str | None = None,
-    ) -> starting.Request:
-        return starting.request_for(
+        at: int | None = None,
+    ) -> Request:
+        return request_for(
             self._definition(workflow),
             input,
-            run_id=run_id or self._engine.new_id(),
+            run_id=self._engine.new_id() if run_id is None else check_run_id(run_id),
             key=key,
             on_duplicate=on_duplicate,
             timeout_ms=parse_timeout(timeout),
+            at=at,
             moved=moved,
         )
 

@@ -16,20 +16,21 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from durable_cli.core.keys import brief, check_workflow_name
 from durable_cli.core.policies import (
+    Debounce,
     Retry,
     check_policies,
     listed,
     parse_on_duplicate,
-    parse_reuse,
-    parse_timeout,
+    parse_policies,
 )
 from durable_cli.core.timing import Duration
 from durable_cli.errors import AlreadyDefined, InvalidDefinition, InvalidInput, UsageError
-from durable_cli.model import Location, OnDuplicate, Reuse, StartResult, Workflow
+from durable_cli.keyrules import Cel, KeyRule, derive, key_rule, plain_of
+from durable_cli.model import Location, OnDuplicate, Policies, Reuse, StartResult, Workflow
 from durable_cli.places import locate, same_place
 from durable_cli.values import Codec, codec, resolve
 
@@ -75,14 +76,47 @@ class Definition:
     name: str
     function: Callable[..., Any]
     is_async: bool
-    reuse: Reuse
-    on_duplicate: OnDuplicate
-    timeout_ms: int | None
+    policies: Policies
     location: Location
     line: int
     parameter: str | None
     default: object = UNSET
+    key_rule: KeyRule | None = None
+    merge: Callable[[Any, Any], Any] | None = None
     resolved: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def reuse(self) -> Reuse:
+        """May a new start take the key of a finished run?"""
+        return self.policies.reuse
+
+    @property
+    def on_duplicate(self) -> OnDuplicate:
+        """What a start gets whose key is taken."""
+        return self.policies.on_duplicate
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """How long a run may take."""
+        return self.policies.timeout_ms
+
+    def key_for(self, input: str) -> str | None:
+        """The key that this workflow's own expression gives for a stored input. Raises InvalidKey."""
+        if self.key_rule is None:
+            return None
+        return derive(self.key_rule, self.name, self.input.load(input), plain_of(input))
+
+    def merge_inputs(self, old: str, new: str) -> str:
+        """What runs where a newer input would replace an older one: `merge=` of the two, validated. InvalidInput."""
+        if self.merge is None:
+            return new
+        try:
+            merged = self.merge(self.input.load(old), self.input.load(new))
+        except Exception as error:
+            raise InvalidInput(
+                f"merge= of workflow {self.name!r} failed, and nothing was started: {type(error).__name__}: {error}"
+            ) from None
+        return self.input.accept(merged, place="the merged input")
 
     @property
     def takes_input(self) -> bool:
@@ -193,17 +227,20 @@ def refuse_start_options(unknown: Iterable[str]) -> None:
 
 # -- @workflow -----------------------------------------------------------------------------------------------------
 
-_OPTIONS: Final = ("name", "reuse", "on_duplicate", "timeout")
-_NOT_YET: Final = (
+_OPTIONS: Final = (
+    "name",
+    "reuse",
+    "on_duplicate",
     "key",
     "singleton",
     "debounce",
+    "merge",
     "timeout",
-    "concurrency",
-    "rate_limit",
-    "throttle",
-    "batch",
+    "max_hold",
+    "on_max_hold",
+    "on_mismatch",
 )
+_NOT_YET: Final = ("concurrency", "rate_limit", "throttle", "batch")
 _OF_STEPS: Final = ("retry", "retries", "max_attempts", "backoff", "max_retries")
 
 
@@ -217,7 +254,14 @@ def workflow(
     name: str | None = None,
     reuse: Literal["after_close", "after_failure", "never"] | Reuse = "after_close",
     on_duplicate: str | OnDuplicate = "use_existing",
+    key: Callable[[Any], object] | str | Cel | None = None,
+    singleton: bool = False,
+    debounce: Debounce | None = None,
+    merge: Callable[[Any, Any], Any] | None = None,
     timeout: Duration | None = None,
+    max_hold: Duration | None = None,
+    on_max_hold: Literal["report", "cancel"] = "report",
+    on_mismatch: Literal["record", "error"] = "record",
 ) -> Callable[[Callable[P, R]], WorkflowFunction[P, R]]: ...
 
 
@@ -228,25 +272,26 @@ def workflow(
     name: str | None = None,
     reuse: str = "after_close",
     on_duplicate: str | OnDuplicate = "use_existing",
-    timeout: Duration | None = None,
-    **unknown: Any,
+    **options: Any,
 ) -> Any:
     """Make a workflow of a function that takes a context and at most one input.
 
-    `timeout`: how long a run may take, from the moment it may begin; then it has failed (Timeout).
-
     `name` (default: the function's) is unique in a database. `reuse`: may a new start take the key of a finished run?
-    `on_duplicate`: what a start gets whose key is taken. Options that do not fit raise `InvalidDefinition`, a name that
-    another function has `AlreadyDefined`.
+    `on_duplicate`: what a start gets whose key is taken. `key`: how the key follows from the input (a function of it,
+    a template `"article:{id}"`, or `cel("...")`); `singleton`: one run of this workflow at a time. `debounce`: a keyed
+    start waits for newer ones. `merge(old, new)`: the input where a newer one would replace an older one (default: the
+    newer). `timeout`: how long a run may take, from the moment it may begin. `max_hold`: an unfinished run that holds
+    its key longer is reported, or cancelled (`on_max_hold`). `on_mismatch`: "error" refuses a duplicate with another
+    input. Options that do not fit raise InvalidDefinition, a name that another function has AlreadyDefined.
     """
 
     def define(function: Callable[..., Any]) -> WorkflowFunction[..., Any]:
         local = sys._getframe(1).f_locals
-        return _define(function, name, reuse, on_duplicate, timeout, unknown, local)
+        return _define(function, name, reuse, on_duplicate, options, local)
 
     if function is None:
         return define
-    return _define(function, name, reuse, on_duplicate, timeout, unknown, sys._getframe(1).f_locals)
+    return _define(function, name, reuse, on_duplicate, options, sys._getframe(1).f_locals)
 
 
 def _define(
@@ -254,8 +299,7 @@ def _define(
     name: str | None,
     reuse: object,
     on_duplicate: object,
-    timeout: Duration | None,
-    unknown: Iterable[str],
+    options: dict[str, Any],
     local: dict[str, Any],
 ) -> WorkflowFunction[..., Any]:
     if not isinstance(function, types.FunctionType):
@@ -265,21 +309,20 @@ def _define(
     inner = inspect.unwrap(function)
     location, line = locate(function), inner.__code__.co_firstlineno
     try:
-        _refuse_options(unknown)
+        _refuse_options(set(options) - set(_OPTIONS))
         parameter, default = _input_of(function)
-        policies = parse_reuse(reuse), parse_on_duplicate(on_duplicate)
-        check_policies(*policies)
+        rule = key_rule(options.get("key"), singleton=_flag("singleton", options))
         definition = Definition(
             name=check_workflow_name(function.__name__ if name is None else name),
             function=function,
             is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inner),
-            reuse=policies[0],
-            on_duplicate=policies[1],
-            timeout_ms=parse_timeout(timeout),
+            policies=parse_policies(reuse, on_duplicate, options, key_rule=rule.source if rule else None),
             location=location,
             line=line,
             parameter=parameter,
             default=default,
+            key_rule=rule,
+            merge=_merge_of(options),
             resolved=_resolve_local(function, parameter, local) if "<locals>" in location.qualname else {},
         )
     except UsageError as problem:
@@ -287,6 +330,20 @@ def _define(
         raise InvalidDefinition(f"{where}: {problem.message}", facts=problem.facts, hint=problem.hint) from None
     register(definition)
     return WorkflowFunction(function, definition)
+
+
+def _flag(name: str, options: dict[str, Any]) -> bool:
+    value = options.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidDefinition(f"{name}={brief(value)}: it is True or False")
+    return value
+
+
+def _merge_of(options: dict[str, Any]) -> Callable[[Any, Any], Any] | None:
+    merge = options.get("merge")
+    if merge is not None and not callable(merge):
+        raise InvalidDefinition(f"merge={brief(merge)}: it is a function of the old input and the new one")
+    return cast("Callable[[Any, Any], Any] | None", merge)
 
 
 def _refuse_options(unknown: Iterable[str]) -> None:

@@ -58,6 +58,10 @@ class Engine:
         self.now = clock or wall_clock
         self.new_id = ids or random_id
         self.dice = dice or random.random
+        # For users' tests (`durable_cli.testing`): unwind and replay the function after each operation it recorded;
+        # how many branches go on at once, whatever the code says.
+        self.replay_every_step = False
+        self.branches_at_once: int | None = None
         self._sleep = sleep
         self.database = Database(path, create=create, vfs=vfs)
         self.liveness = liveness or owners.lock_file_liveness(self.database.path)
@@ -152,9 +156,12 @@ class Engine:
         return self.database.write(write, landed=landed)
 
     def go_on(self, claim: Claim) -> bool:
-        """A run that rested while we stayed by it is executed again. False: it is not ours any more."""
+        """A run that rested (or, with epoch 0, had not begun) while we stayed by it is executed. False: it is not
+        ours any more."""
 
         def write(tx: Tx) -> bool:
+            if claim.epoch == 0:
+                return transitions.begin(tx, claim.row_id, claim.owner_id, self.now())
             ours = runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch)
             if ours:
                 transitions.go_on(tx, claim.row_id)
@@ -232,6 +239,21 @@ class Engine:
         mine = ours if claims is None else claims
         if mine:
             self.database.write(lambda tx: [settling.give_back(tx, claim, now=self.now()) for claim in mine])
+
+    def die(self) -> None:
+        """For tests: as if this process were killed here and now. What it owned belongs to a dead owner, and nothing
+        that still executes is accepted any more. The next write makes it another owner."""
+        if self._owner is None or self._owner[0] != os.getpid():
+            return
+        owner_id = self._owner[1]
+        self._owner = None
+
+        def write(tx: Tx) -> None:
+            for run in runs.owned_by(tx, owner_id):
+                transitions.fence_off(tx, run.row_id)
+
+        self.database.write(write)
+        self.liveness.release(owner_id)
 
     def close(self) -> None:
         """Give up being an owner, and close the file."""

@@ -237,6 +237,10 @@ class KeyTaken(DurableError):
         return {"holder_id": self.holder_id, "holder_status": self.holder_status}
 
 
+class InputMismatch(KeyTaken):
+    """The key is held by a run with another input, and the workflow's `on_mismatch` is "error"."""
+
+
 class KeyContended(DurableError):
     """The key changed hands again and again while this call ran; nothing was written, trying again is safe."""
 

@@ -9,7 +9,8 @@ from durable_cli.core import arbitration
 from durable_cli.core.arbitration import Action
 from durable_cli.model import Run, Status
 from durable_cli.settling import Alive
-from durable_cli.starting import Request, check_policy, facts_of, has_moved
+from durable_cli.request import Request, has_moved
+from durable_cli.starting import facts_of
 from durable_cli.store import runs, workflows
 from durable_cli.store.database import Tx
 
@@ -41,7 +42,6 @@ _WORDS = {
 
 def start(tx: Tx, request: Request, *, now: int, alive: Alive, executing: bool) -> Explanation:
     """What `start` would decide at this moment; reads only. Raises what the start would raise besides KeyTaken."""
-    check_policy(request)
     known = workflows.get(tx, request.workflow)
     if known is not None:
         has_moved(known, request)
@@ -56,7 +56,7 @@ def start(tx: Tx, request: Request, *, now: int, alive: Alive, executing: bool) 
     assert facts is not None
     decision = arbitration.decide_start(
         replace(facts, orphaned=facts.orphaned or dead),
-        reuse=request.reuse,
+        reuse=request.policies.reuse,
         policy=request.on_duplicate.policy,
         executing=executing,
     )
@@ -71,7 +71,7 @@ def start(tx: Tx, request: Request, *, now: int, alive: Alive, executing: bool) 
         request.key,
         facts=(
             f"holder: run {holder.id}, {holder.status}, {owner}",
-            f"policies: on_duplicate={request.on_duplicate}, reuse={request.reuse}",
+            f"policies: on_duplicate={request.on_duplicate}, reuse={request.policies.reuse}",
         ),
         holder_id=holder.id,
         holder_status=holder.status,

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from durable_cli import starting
 from durable_cli.core import lifecycle
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, NotOver, NotResumable
+from durable_cli.errors import DurableError, NotOver, NotResumable, UsageError
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
 from durable_cli.execution import Progress
+from durable_cli.request import Request, merging
 from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
 from durable_cli.settling import look_after
 from durable_cli.store import activity, runs, transitions
@@ -59,17 +60,17 @@ class Watch:
 
 
 def execute(
-    engine: Engine, definition: Definition, request: starting.Request, *, watch: Watch, wait: bool
+    engine: Engine, definition: Definition, request: Request, *, watch: Watch, wait: bool
 ) -> Execution:
     """Start a workflow and execute what that makes ours. Raises KeyTaken where the tables refuse the start."""
 
-    def write(tx: Tx, owner_id: int) -> starting.Started:
-        return starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=owner_id)
+    def attempt(request: Request) -> starting.Started:
+        def write(tx: Tx, owner_id: int) -> starting.Started:
+            return starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=owner_id)
 
-    def landed(tx: Tx) -> starting.Started | None:
-        return landed_start(tx, request, engine)
+        return engine.write_as_owner(write, landed=lambda tx: landed_start(tx, request, engine))
 
-    started = engine.write_as_owner(write, landed=landed)
+    started = merging(definition, request, attempt)
     if started.refusal is not None:
         raise started.refusal
     assert started.result is not None
@@ -87,11 +88,13 @@ def _id(started: starting.Started) -> str:
     return started.result.run_id
 
 
-def landed_start(tx: Tx, request: starting.Request, engine: Engine) -> starting.Started | None:
+def landed_start(tx: Tx, request: Request, engine: Engine) -> starting.Started | None:
     """After an unknown commit: is the run of this start there? Then it is ours if we own it."""
     run = runs.by_id(tx, request.run_id)
     if run is None:
         return None
+    if (run.workflow, run.key) != (request.workflow, request.key):
+        raise UsageError(f"the id {run.id} is that of a run of another workflow or key")
     ours = run.owner is not None and engine.is_me(run.owner.id)
     claim = Claim(run.row_id, run.id, run.owner.id, run.epoch) if ours and run.owner else None
     result = StartResult(Outcome.CREATED, run.id, run.workflow, run.key, run.status)
@@ -168,6 +171,11 @@ class _End:
 
 
 def _to_its_end(engine: Engine, definition: Definition, claim: Claim, watch: Watch) -> _End:
+    if claim.epoch == 0:
+        end = _rest(engine, claim, Rested(_due_at(engine, claim)), watch)
+        if end is not None:
+            return end
+        claim = replace(claim, epoch=1)
     while True:
         turn = take_turn(engine, claim, definition, stop=watch.stop, progress=watch.progress)
         if isinstance(turn, Ended):
@@ -193,16 +201,16 @@ def _rest(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | 
 def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | None:
     due_at = rested.due_at
     watch.progress(Progress("resting", claim.run_id, "", due_at=due_at))
-    while due_at is None or due_at > engine.now():
+    while True:
+        if due_at is not None and due_at <= engine.now() and engine.go_on(claim):
+            return None
         if watch.max_wait_ms is not None and (due_at is None or due_at - engine.now() > watch.max_wait_ms):
             engine.abandon([claim])
             return _End(left=True)
-        if _executed_child(engine, claim, watch):
-            due_at = _due_at(engine, claim)
-            continue
-        # Short slices: a clock that jumps, a laptop that wakes, an event, a cancel are all seen at the next one.
-        left_ms = _LOOK_EVERY_S * 1000 if due_at is None else due_at - engine.now()
-        engine.pause(min(_LOOK_EVERY_S, left_ms / 1000), watch.stop)
+        if not _executed_child(engine, claim, watch):
+            # Short slices: a clock that jumps, a laptop that wakes, an event, a cancel are all seen at the next one.
+            left_s = _LOOK_EVERY_S if due_at is None else (due_at - engine.now()) / 1000
+            engine.pause(max(0.0, min(_LOOK_EVERY_S, left_s)), watch.stop)
         if watch.stopping:
             engine.abandon([claim])
             return _End(interrupted=True)
@@ -210,7 +218,6 @@ def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | 
         if run.owner is None or (run.owner.id, run.epoch) != (claim.owner_id, claim.epoch):
             return _End(promoted=_promoted_by_others(engine, claim))
         due_at = run.due_at
-    return None if engine.go_on(claim) else _End(promoted=_promoted_by_others(engine, claim))
 
 
 def _due_at(engine: Engine, claim: Claim) -> int | None:

@@ -185,6 +185,7 @@ class Run:
     deadline_at: int | None
     parent_row: int | None
     note: str | None
+    debounced: bool
     owner: Owner | None
     steps: tuple[Step, ...] | None = field(default=None, compare=False)
 
@@ -208,15 +209,32 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Policies:
+    """What a workflow's definition says about its runs. Lengths in ms; None: no such limit.
+
+    `on_mismatch`: what a duplicate with another input gets, "record" or "error". `on_max_hold`: what happens to a
+    holder older than `max_hold_ms`, "report" or "cancel". `key_rule`: the key expression, for people.
+    """
+
+    reuse: Reuse = Reuse.AFTER_CLOSE
+    on_duplicate: OnDuplicate = OnDuplicate(Policy.USE_EXISTING)  # noqa: RUF009 (frozen)
+    timeout_ms: int | None = None
+    debounce_ms: int | None = None
+    debounce_timeout_ms: int | None = None
+    max_hold_ms: int | None = None
+    on_max_hold: str = "report"
+    on_mismatch: str = "record"
+    key_rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Workflow:
     """A workflow as its row in the file tells it: the policies in force and where its code is."""
 
     id: int
     name: str
     location: Location
-    reuse: Reuse
-    on_duplicate: OnDuplicate
-    timeout_ms: int | None = None
+    policies: Policies
 
 
 @dataclass(frozen=True, slots=True)

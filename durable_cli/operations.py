@@ -291,6 +291,8 @@ class Operations:
             raise self.leave(Lost())
         execution.crashes = 0
         execution.history[self.branch, self.asked] = recorded
+        if execution.engine.replay_every_step and recorded.finished_at is not None:
+            raise self.leave(Suspend(execution.now()))
         return recorded
 
     # -- entering and leaving --

@@ -15,20 +15,25 @@ from dataclasses import dataclass
 from durable_cli.core import arbitration, lifecycle, timing
 from durable_cli.definition import loaded_definition
 from durable_cli.errors import DurableError, KeyTaken, NoKey, NotFinished, NotRetryable
-from durable_cli.model import Claim, Reuse, Run, RunError, Status, StepStatus
+from durable_cli.model import Claim, Policies, Reuse, Run, RunError, Status, StepStatus
 from durable_cli.store import activity, events, history, runs, transitions, workflows
 from durable_cli.store.database import Tx
 
 Alive = Callable[[int], bool]
 
 
-def reuse_of(tx: Tx, workflow: str) -> Reuse:
-    """The `reuse` in force: the loaded definition's, else as the workflow's last start wrote it."""
+def policies_of(tx: Tx, workflow: str) -> Policies:
+    """The policies in force: the loaded definition's, else as the workflow's last start wrote them."""
     known = workflows.get(tx, workflow)
     if known is None:
-        return Reuse.AFTER_CLOSE
+        return Policies()
     loaded = loaded_definition(known)
-    return loaded.reuse if loaded else known.reuse
+    return loaded.policies if loaded else known.policies
+
+
+def reuse_of(tx: Tx, workflow: str) -> Reuse:
+    """The `reuse` in force."""
+    return policies_of(tx, workflow).reuse
 
 
 def fail(tx: Tx, run: Run, error: RunError, *, now: int, reuse: Reuse | None = None) -> Run | None:

@@ -7,83 +7,19 @@ held by a run that nobody will ever look at.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from durable_cli import settling
 from durable_cli.core import arbitration, lifecycle
 from durable_cli.core.arbitration import Action
-from durable_cli.core.keys import check_key
-from durable_cli.core.policies import parse_on_duplicate
-from durable_cli.definition import Definition
-from durable_cli.errors import InvalidDefinition, KeyTaken, WorkflowMoved
-from durable_cli.model import (
-    Claim,
-    Location,
-    OnDuplicate,
-    Outcome,
-    Policy,
-    Reuse,
-    Run,
-    StartResult,
-    Status,
-    Workflow,
-)
+from durable_cli.core.timing import debounce_due
+from durable_cli.errors import InputMismatch, KeyTaken
+from durable_cli.model import Claim, OnDuplicate, Outcome, Policy, Run, StartResult, Status
+from durable_cli.request import MergeFirst, Request, has_moved
 from durable_cli.settling import Alive
 from durable_cli.store import activity, runs, transitions, workflows
 from durable_cli.store.database import Tx
 from durable_cli.values import same_value
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A start, checked and ready: `run_id` is made by the caller, so that an unknown commit can be looked up.
-
-    `default_...` is the workflow's own policy, which each start writes to its row; beside it is what this start uses.
-    `parent`: the row of the run whose child this is.
-    """
-
-    run_id: str
-    workflow: str
-    location: Location
-    reuse: Reuse
-    default_on_duplicate: OnDuplicate
-    on_duplicate: OnDuplicate
-    key: str | None
-    input: str
-    timeout_ms: int | None = None
-    default_timeout_ms: int | None = None
-    moved: bool = False
-    parent: int | None = None
-
-
-def request_for(
-    definition: Definition,
-    input: object,
-    *,
-    run_id: str,
-    key: str | None = None,
-    on_duplicate: str | OnDuplicate | None = None,
-    timeout_ms: int | None = None,
-    moved: bool = False,
-    parent: int | None = None,
-) -> Request:
-    """A checked start of a loaded workflow. Raises InvalidInput, InvalidKey, InvalidName; nothing is written yet."""
-    policy = definition.on_duplicate if on_duplicate is None else parse_on_duplicate(on_duplicate)
-    return Request(
-        run_id=run_id,
-        workflow=definition.name,
-        location=definition.location,
-        reuse=definition.reuse,
-        default_on_duplicate=definition.on_duplicate,
-        on_duplicate=policy,
-        key=check_key(key),
-        input=definition.accept_input(input),
-        timeout_ms=definition.timeout_ms if timeout_ms is None else timeout_ms,
-        default_timeout_ms=definition.timeout_ms,
-        moved=moved,
-        parent=parent,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +55,19 @@ class _Start:
         assert self.request.key is not None
         return self.request.key
 
+    @property
+    def debounces(self) -> bool:
+        """Does this start wait for newer ones? Keyless starts never do, nor do retries and reruns."""
+        return self.request.policies.debounce_ms is not None and self.request.key is not None
+
     def claim(self, run: Run) -> Claim | None:
-        """Claim a run for the caller if it executes and the run may be claimed now."""
+        """Claim a run for the caller if it executes and the run may be claimed now; stay by one that only has to
+        wait until it is due (its claim has the epoch 0)."""
         if self.owner_id is None:
             return None
+        if run.epoch == 0 and run.due_at is not None and run.due_at > self.now and run.debounced:
+            stays = transitions.stay_by(self.tx, run.row_id, self.owner_id)
+            return Claim(run.row_id, run.id, self.owner_id, 0) if stays else None
         may = lifecycle.decide_claim(
             run.status,
             behind=run.runs_after_row is not None,
@@ -149,6 +94,14 @@ class _Start:
             replaced_id=replaced,
         )
 
+    def newer_input(self, older: Run) -> str:
+        """The input that takes the place of a run's that has not begun: this start's, merged if the workflow does."""
+        if not self.request.merges:
+            return self.request.input
+        if self.request.merged is None or self.request.merged[0] != older.input:
+            raise MergeFirst(older.input)
+        return self.request.merged[1]
+
     def note_duplicate(
         self, holder: Run, outcome: str, *, other: str, lost: str | None = None, runs_after: str | None = None
     ) -> None:
@@ -164,41 +117,54 @@ class _Start:
             input_changed=changed,
             input=lost if changed else None,
             runs_after=runs_after,
+            schedule=self.request.schedule,
         )
 
 
 def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | None) -> Started:
     """Start a workflow: the answer of the tables for its key, applied."""
     policy = request.on_duplicate.policy
-    check_policy(request)
     workflow_id = _write_workflow(tx, request, now)
     it = _Start(tx, request, workflow_id, now, alive, owner_id)
     if request.key is None:
         return _create(it, None)
     holder = runs.holder(tx, workflow_id, request.key)
     if holder is not None and not _to_be_replaced(holder, policy):
-        reaped = settling.reap(tx, holder, now=now, alive=alive, reuse=request.reuse)
+        reaped = settling.reap(tx, holder, now=now, alive=alive, reuse=request.policies.reuse)
         if reaped.ended and it.executing and policy in (Policy.USE_EXISTING, Policy.ERROR):
             return _take_up_ended(it, reaped)
         holder = _without_overdue(it, reaped.promoted or reaped.run)
+    if holder is not None and it.debounces and _is_debounced(holder):
+        return _debounce(it, holder)
     decision = arbitration.decide_start(
-        facts_of(tx, holder), reuse=request.reuse, policy=policy, executing=it.executing
+        facts_of(tx, holder), reuse=request.policies.reuse, policy=policy, executing=it.executing
     )
     return _apply(it, decision, holder)
 
 
 def _without_overdue(it: _Start, holder: Run) -> Run:
     """The holder, after one whose time is over was ended and, perhaps, followed by the run that waited behind it."""
-    overdue = settling.end_overdue(it.tx, holder, now=it.now, reuse=it.request.reuse)
+    overdue = settling.end_overdue(it.tx, holder, now=it.now, reuse=it.request.policies.reuse)
     return overdue.promoted or overdue.run
 
 
-def check_policy(request: Request) -> None:
-    if request.on_duplicate.policy is Policy.RUN_AGAIN and request.reuse is Reuse.NEVER:
-        raise InvalidDefinition(
-            f"run_again can never run again on workflow {request.workflow!r}, whose reuse is never",
-            hint='use "use_existing", "error", "cancel_existing" or "send_event:NAME"',
-        )
+def _is_debounced(holder: Run) -> bool:
+    """Does the holder still wait for newer starts? Until it is claimed, also when it is due."""
+    return holder.debounced and holder.epoch == 0 and holder.status is Status.PENDING
+
+
+def _debounce(it: _Start, holder: Run) -> Started:
+    """The holder takes the newer input and waits anew; input and due time change together."""
+    policies = it.request.policies
+    assert policies.debounce_ms is not None
+    newer = it.newer_input(holder)
+    it.note_duplicate(holder, "debounced", other=holder.input, lost=holder.input)
+    due_at = debounce_due(
+        now=it.now, first=holder.created_at, period_ms=policies.debounce_ms, timeout_ms=policies.debounce_timeout_ms
+    )
+    transitions.postpone(it.tx, holder.row_id, newer, due_at)
+    claim = it.claim(runs.get(it.tx, holder.row_id)) if holder.owner is None else None
+    return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
 
 
 def _to_be_replaced(holder: Run, policy: Policy) -> bool:
@@ -232,8 +198,9 @@ def _apply(it: _Start, decision: arbitration.Decision, holder: Run | None) -> St
     if action is Action.EXISTING:
         return _existing(it, holder, adopt=decision.adopt)
     if action is Action.MERGE_HOLDER:
+        newer = it.newer_input(holder)
         it.note_duplicate(holder, "run_again", other=holder.input, lost=holder.input)
-        transitions.set_input(it.tx, holder.row_id, it.request.input)
+        transitions.set_input(it.tx, holder.row_id, newer)
         claim = it.claim(holder) if decision.adopt else None
         return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
     if action is Action.SEND_EVENT:
@@ -241,15 +208,20 @@ def _apply(it: _Start, decision: arbitration.Decision, holder: Run | None) -> St
     return _wait_behind(it, holder, adopt=decision.adopt)
 
 
-def _create(it: _Start, holder: Run | None) -> Started:
+def _create(it: _Start, holder: Run | None, *, may_wait: bool = True) -> Started:
     if holder is not None:
         settling.free_key(it.tx, holder, to_id=it.request.run_id, now=it.now)
-    run = _insert(it)
+    run = _insert(it, may_wait=may_wait)
     claim = it.claim(run)
     return Started(it.result(Outcome.CREATED, run.id), claim=claim)
 
 
-def _insert(it: _Start, runs_after: int | None = None) -> Run:
+def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True) -> Run:
+    """A new run: due now, or later if asked for (`at`) or if it waits for newer starts."""
+    due_at = it.now if it.request.at is None else max(it.now, it.request.at)
+    debounced = may_wait and runs_after is None and it.debounces
+    if debounced:
+        due_at = max(due_at, it.now + (it.request.policies.debounce_ms or 0))
     row_id = transitions.insert(
         it.tx,
         public_id=it.request.run_id,
@@ -257,15 +229,19 @@ def _insert(it: _Start, runs_after: int | None = None) -> Run:
         key=it.request.key,
         input=it.request.input,
         now=it.now,
-        due_at=it.now if runs_after is None else None,
+        due_at=due_at if runs_after is None else None,
         runs_after=runs_after,
         timeout_ms=it.request.timeout_ms,
         parent=it.request.parent,
+        debounced=debounced,
     )
     return runs.get(it.tx, row_id)
 
 
 def _existing(it: _Start, holder: Run, *, adopt: bool) -> Started:
+    if it.request.policies.on_mismatch == "error" and not same_value(it.request.input, holder.input):
+        it.note_duplicate(holder, "error", other=holder.input, lost=it.request.input)
+        return Started(None, refusal=_mismatch(holder))
     claim = it.claim(holder) if adopt else None
     refused = claim is None and it.request.on_duplicate.policy is Policy.ERROR  # it rests, and is not due
     outcome_told = "error" if refused else "use_existing"
@@ -274,6 +250,17 @@ def _existing(it: _Start, holder: Run, *, adopt: bool) -> Started:
         return Started(None, refusal=settling.key_taken(holder))
     outcome = Outcome.EXISTING if claim is None else Outcome.RESUMED
     return Started(it.result(outcome, holder.id, holder), claim=claim)
+
+
+def _mismatch(holder: Run) -> InputMismatch:
+    taken = settling.key_taken(holder)
+    return InputMismatch(
+        f"{taken.message}: that run has another input",
+        holder_id=taken.holder_id,
+        holder_status=taken.holder_status,
+        finished=taken.finished,
+        hint=f"durable runs show {holder.id}",
+    )
 
 
 def _replace(it: _Start, holder: Run) -> Started:
@@ -295,8 +282,9 @@ def _wait_behind(it: _Start, holder: Run, *, adopt: bool) -> Started:
         it.note_duplicate(holder, "run_again", other=holder.input, runs_after=waiting.id)
     else:
         outcome = Outcome.MERGED
+        newer = it.newer_input(waiting)
         it.note_duplicate(holder, "run_again", other=waiting.input, lost=waiting.input, runs_after=waiting.id)
-        transitions.set_input(it.tx, waiting.row_id, it.request.input)
+        transitions.set_input(it.tx, waiting.row_id, newer)
     claim = it.claim(holder) if adopt else None
     return Started(it.result(outcome, waiting.id, holder), claim=claim)
 
@@ -324,39 +312,13 @@ def _take_up_ended(it: _Start, reaped: settling.Reaped) -> Started:
 def _write_workflow(tx: Tx, request: Request, now: int) -> int:
     """Write the policies and the place of the code, unless another place has the name."""
     known = workflows.get(tx, request.workflow)
-    if known is not None and known.location != request.location:
-        _check_place(tx, known, request, now)
+    if known is not None:
+        moved = has_moved(known, request)
+        if moved is not None:
+            activity.moved(tx, at=now, workflow=request.workflow, from_place=moved[0], to_place=moved[1])
     return workflows.put(
-        tx,
-        name=request.workflow,
-        location=request.location,
-        reuse=request.reuse,
-        on_duplicate=request.default_on_duplicate,
-        timeout_ms=request.default_timeout_ms,
-        known=known,
-        now=now,
+        tx, name=request.workflow, location=request.location, policies=request.policies, known=known, now=now
     )
-
-
-def _check_place(tx: Tx, known: Workflow, request: Request, now: int) -> None:
-    moved = has_moved(known, request)
-    if moved is not None:
-        activity.moved(tx, at=now, workflow=request.workflow, from_place=moved[0], to_place=moved[1])
-
-
-def has_moved(known: Workflow, request: Request) -> tuple[str, str] | None:
-    """From where to where the code has moved; None if it has not. Raises WorkflowMoved if that is not allowed."""
-    old, new = known.location, request.location
-    if (old.file, old.qualname) == (new.file, new.qualname):
-        return None
-    from_place, to_place = f"{old.file}:{old.qualname}", f"{new.file}:{new.qualname}"
-    if not request.moved and os.path.exists(old.file):
-        raise WorkflowMoved(
-            f"workflow {request.workflow!r} is recorded from another place",
-            facts=(f"recorded: {from_place}", f"this one: {to_place}"),
-            hint="add --moved if the code has moved here; else give one of them another name=",
-        )
-    return from_place, to_place
 
 
 # -- rerun ---------------------------------------------------------------------------------------------------------
@@ -370,23 +332,23 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
     if holder is not None:
         reaped = settling.look_after(tx, holder, now=now, alive=alive)
         holder = reaped.promoted or reaped.run
-    reuse = settling.reuse_of(tx, run.workflow)
-    answer = arbitration.decide_rerun(run.status, holder=holder.status if holder else None, reuse=reuse)
+    policies = settling.policies_of(tx, run.workflow)
+    answer = arbitration.decide_rerun(
+        run.status, holder=holder.status if holder else None, reuse=policies.reuse
+    )
     request = Request(
         run_id=run_id,
         workflow=run.workflow,
         location=known.location,
-        reuse=reuse,
-        default_on_duplicate=known.on_duplicate,
+        policies=policies,
         on_duplicate=OnDuplicate(Policy.ERROR),
         key=run.key,
         input=run.input,
         timeout_ms=run.timeout_ms,
-        default_timeout_ms=known.timeout_ms,
     )
     it = _Start(tx, request, run.workflow_id, now, alive, None)
     if answer is arbitration.Rerun.CREATE:
-        return _create(it, holder)
+        return _create(it, holder, may_wait=False)
     if answer is arbitration.Rerun.REFUSE_KEY:
         assert holder is not None
         it.note_duplicate(holder, "error", other=holder.input, lost=run.input)

@@ -154,8 +154,28 @@ def parse(expression: str) -> Cron:
     return _parse(expression)
 
 
+def check_form(expression: object) -> str:
+    """The expression, blanks made one each, if its form is accepted. As `parse`, without croniter's 50 ms: whether its
+    dates ever come is left open.
+    """
+    if not isinstance(expression, str):
+        raise InvalidCron(repr(expression), field="expression", reason="it has to be text")
+    return _accepted(expression)[0]
+
+
 @lru_cache(maxsize=256)
 def _parse(expression: str) -> Cron:
+    text, parts, accepted = _accepted(expression)
+    cron = _expand(text, parts, accepted)
+    # Any 28 years without a skipped leap year hold each kind of year, and 29 February on each weekday.
+    if not any(cron.days_of(year, month) for year in range(2000, 2028) for month in cron.months):
+        reason = f"{parts[2]!r} never comes in month {parts[3]!r}"
+        raise InvalidCron(text, field=FIELDS[2].name, reason=reason)
+    return cron
+
+
+def _accepted(expression: str) -> tuple[str, tuple[str, str, str, str, str], str]:
+    """The text, its five fields, and those in the form that croniter reads rightly."""
     written = re.findall(r"[^ \t\r\n\f\v]+", expression)
     text = " ".join(written)
     parts = _five_fields(text, written)
@@ -168,12 +188,7 @@ def _parse(expression: str) -> Cron:
     if ("#" in parts[4] or "l" in parts[4]) and parts[2] not in ("*", "?"):
         reason = f"{parts[4]!r} and the day of month {parts[2]!r} cannot be combined: make two schedules"
         raise InvalidCron(text, field=FIELDS[4].name, reason=reason)
-    cron = _expand(text, parts, " ".join(accepted))
-    # Any 28 years without a skipped leap year hold each kind of year, and 29 February on each weekday.
-    if not any(cron.days_of(year, month) for year in range(2000, 2028) for month in cron.months):
-        reason = f"{parts[2]!r} never comes in month {parts[3]!r}"
-        raise InvalidCron(text, field=FIELDS[2].name, reason=reason)
-    return cron
+    return text, parts, " ".join(accepted)
 
 
 def _five_fields(text: str, written: list[str]) -> tuple[str, str, str, str, str]:

@@ -12,6 +12,7 @@ from typing import Final
 from durable_cli.errors import DurableError, InvalidKey, InvalidName
 
 MAX_KEY_BYTES: Final = 255
+_RUN_ID: Final = re.compile(r"[a-z][a-z0-9]{9}")
 _WORKFLOW_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.\-]{0,127}")
 
 
@@ -27,6 +28,13 @@ def check_key(key: object) -> str | None:
 def check_step_name(name: object) -> str:
     """The name of a step, an event or a branch: the same rule as for keys, but there must be one (`InvalidName`)."""
     return _text(name, "the name of a step", InvalidName)
+
+
+def check_run_id(run_id: object) -> str:
+    """An id of a run as a caller may make it: ten lower-case letters and digits, a letter first (`InvalidName`)."""
+    if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
+        raise InvalidName(f"{_shown(run_id)} cannot be the id of a run: ten letters a-z and digits, a letter first")
+    return str.__str__(run_id)
 
 
 def check_workflow_name(name: object) -> str:

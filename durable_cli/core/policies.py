@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from durable_cli.core.keys import brief, check_step_name
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.errors import InvalidDefinition, InvalidDuration, InvalidName, UsageError
-from durable_cli.model import OnDuplicate, Policy, Reuse
+from durable_cli.model import OnDuplicate, Policies, Policy, Reuse
 
 _BACKOFFS: Final = ("exponential", "linear", "constant")
 
@@ -48,6 +48,32 @@ class Retry:
                 object.__setattr__(self, f"{option}_ms", parse_duration(getattr(self, option)))
             except InvalidDuration as problem:
                 raise InvalidDefinition(f"Retry({option}=...): {problem.message}") from None
+
+
+@dataclass(frozen=True)
+class Debounce:
+    """A keyed start waits `period` for a newer one, whose input then runs instead; at most `timeout` from the first.
+
+    Durations are timedeltas, seconds, or text such as "30s". A bad option raises `InvalidDefinition`.
+    """
+
+    period: Duration
+    timeout: Duration | None = None
+    period_ms: int = field(init=False, repr=False, compare=False)
+    timeout_ms: int | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            period = parse_duration(self.period)
+            timeout = None if self.timeout is None else parse_duration(self.timeout)
+        except InvalidDuration as problem:
+            raise InvalidDefinition(f"Debounce(...): {problem.message}") from None
+        if period == 0:
+            raise InvalidDefinition("Debounce(period=0): a period is longer than nothing")
+        if timeout is not None and timeout < period:
+            raise InvalidDefinition(f"Debounce(timeout={brief(self.timeout)}): it is shorter than the period")
+        object.__setattr__(self, "period_ms", period)
+        object.__setattr__(self, "timeout_ms", timeout)
 
 
 def _bad_retry(option: str, value: object, wanted: str) -> NoReturn:
@@ -100,3 +126,29 @@ def parse_timeout(value: Duration | None) -> int | None:
     if milliseconds == 0:
         raise UsageError("a timeout is longer than nothing; leave it out for none")
     return milliseconds
+
+
+def parse_policies(reuse: object, on_duplicate: object, options: Mapping[str, Any], *, key_rule: str | None) -> Policies:
+    """The policies of a definition, each checked with the valid values named (`UsageError`)."""
+    parsed = parse_reuse(reuse), parse_on_duplicate(on_duplicate)
+    check_policies(*parsed)
+    debounce = options.get("debounce")
+    if debounce is not None and not isinstance(debounce, Debounce):
+        raise UsageError(f'debounce={brief(debounce)}: write Debounce("30s") or Debounce("30s", timeout="5m")')
+    return Policies(
+        reuse=parsed[0],
+        on_duplicate=parsed[1],
+        timeout_ms=parse_timeout(options.get("timeout")),
+        debounce_ms=debounce.period_ms if debounce else None,
+        debounce_timeout_ms=debounce.timeout_ms if debounce else None,
+        max_hold_ms=parse_timeout(options.get("max_hold")),
+        on_max_hold=_one_of("on_max_hold", options.get("on_max_hold", "report"), ("report", "cancel")),
+        on_mismatch=_one_of("on_mismatch", options.get("on_mismatch", "record"), ("record", "error")),
+        key_rule=key_rule,
+    )
+
+
+def _one_of(option: str, value: object, valid: tuple[str, ...]) -> str:
+    if value not in valid:
+        raise UsageError(f"{option}={brief(value)}: it is one of {listed(valid)}")
+    return str(value)

@@ -88,3 +88,10 @@ def backoff_ms(
         delay = base_ms
     delay = min(delay, max_delay_ms)
     return max(0, round(delay * (1 + jitter * (2 * dice - 1))))
+
+
+def debounce_due(*, now: int, first: int, period_ms: int, timeout_ms: int | None) -> int:
+    """When a debounced run is due after a start at `now`, the first of the burst having come at `first`:
+    min(now + period, first + timeout), but never before now."""
+    due = now + period_ms
+    return due if timeout_ms is None else max(now, min(due, first + timeout_ms))

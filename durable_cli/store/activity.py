@@ -59,11 +59,14 @@ def duplicate(
     input_changed: bool,
     input: str | None = None,
     runs_after: str | None = None,
+    schedule: str | None = None,
 ) -> None:
     """A start met a taken key. `input`: JSON text of the one that will not run, when it differs."""
     details: dict[str, object] = {} if input is None else {"input": _value(input)}
     if runs_after is not None:
         details["runs_after"] = runs_after
+    if schedule is not None:
+        details["schedule"] = schedule
     _insert(
         tx,
         ActivityKind.KEY_DUPLICATE,

@@ -213,6 +213,8 @@ class Database:
     def _ready(self) -> apsw.Connection:
         if self._connection is None:
             _check_library(apsw.sqlite_lib_version())
+            if self._file not in (None, files.identity(str(self.path))):
+                raise failures.replaced(self.path)
             filesystem.check(self.path)
             files.make_ready(self.path, create=self._create)
             guard.protect(self.path)

@@ -13,7 +13,7 @@ from durable_cli.store.history import error_from_text
 COLUMNS: Final = """
   r.id AS row_id, r.public_id, w.name AS workflow, r.workflow_id, r.key, r.holds_key, r.runs_after_id,
   ahead.public_id AS ahead, r.status, r.input, r.result, r.error, r.created_at, r.started_at, r.finished_at,
-  r.due_at, r.held_since, r.epoch, r.crashes, r.timeout_ms, r.deadline_at, r.parent_id, r.note,
+  r.due_at, r.held_since, r.epoch, r.crashes, r.timeout_ms, r.deadline_at, r.parent_id, r.note, r.debounced,
   r.owner_id, o.pid AS owner_pid
 """
 TABLES: Final = """
@@ -51,6 +51,7 @@ def from_row(row: dict[str, Any]) -> Run:
         deadline_at=row["deadline_at"],
         parent_row=row["parent_id"],
         note=row["note"],
+        debounced=bool(row["debounced"]),
         owner=owner,
     )
 

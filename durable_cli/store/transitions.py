@@ -14,10 +14,10 @@ _FINISHED_SQL: Final = ", ".join(f"'{status}'" for status in sorted(FINISHED))
 _INSERT = """
 INSERT INTO durable_runs
   (public_id, workflow_id, key, holds_key, runs_after_id, input, created_at, due_at, held_since,
-   timeout_ms, deadline_at, parent_id)
+   timeout_ms, deadline_at, parent_id, debounced)
 VALUES
   (:public_id, :workflow, :key, :holds, :after, :input, :now, :due_at, CASE WHEN :holds THEN :now END,
-   :timeout, :due_at + :timeout, :parent)
+   :timeout, :due_at + :timeout, :parent, :debounced)
 """
 
 
@@ -33,6 +33,7 @@ def insert(
     runs_after: int | None = None,
     timeout_ms: int | None = None,
     parent: int | None = None,
+    debounced: bool = False,
 ) -> int:
     """A new pending run: without key, holding its key, or waiting behind `runs_after` (then without due time, and
     its timeout does not count yet)."""
@@ -48,6 +49,7 @@ def insert(
         due_at=due_at,
         timeout=timeout_ms,
         parent=parent,
+        debounced=int(debounced),
     )
 
 
@@ -81,6 +83,37 @@ def wait_behind(tx: Tx, row_id: int, ahead: int) -> None:
 def set_input(tx: Tx, row_id: int, input: str) -> None:
     """A run that has not begun takes a newer input."""
     tx.change("UPDATE durable_runs SET input = :input WHERE id = :id AND epoch = 0", id=row_id, input=input)
+
+
+_POSTPONE = """
+UPDATE durable_runs SET input = :input, due_at = :due, deadline_at = :due + timeout_ms WHERE id = :id AND epoch = 0
+"""
+
+
+def postpone(tx: Tx, row_id: int, input: str, due_at: int) -> None:
+    """A debounced run takes a newer input and waits anew."""
+    tx.change(_POSTPONE, id=row_id, input=input, due=due_at)
+
+
+def stay_by(tx: Tx, row_id: int, owner_id: int) -> bool:
+    """Make `owner_id` the owner of a run that has not begun and is not due yet. False: it has an owner."""
+    return 1 == tx.change(
+        "UPDATE durable_runs SET owner_id = :owner WHERE id = :id AND status = 'pending' AND epoch = 0"
+        " AND owner_id IS NULL AND runs_after_id IS NULL",
+        id=row_id,
+        owner=owner_id,
+    )
+
+
+_BEGIN = """
+UPDATE durable_runs SET status = 'running', epoch = 1, due_at = NULL, note = NULL, started_at = :now
+WHERE id = :id AND owner_id = :owner AND epoch = 0 AND status = 'pending' AND due_at <= :now
+"""
+
+
+def begin(tx: Tx, row_id: int, owner_id: int, now: int) -> bool:
+    """The owner that stayed by a run until it was due begins it. False: it is not its any more, or not due."""
+    return 1 == tx.change(_BEGIN, id=row_id, owner=owner_id, now=now)
 
 
 _CLAIM = """

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from durable_cli.model import Location, OnDuplicate, Policy, Reuse, Workflow
+from durable_cli.model import Location, OnDuplicate, Policies, Policy, Reuse, Workflow
 from durable_cli.store.database import Tx
 
-_COLUMNS = "id, name, file, qualname, module, app_dir, reuse, on_duplicate, timeout_ms"
+_POLICIES = (
+    "reuse",
+    "on_duplicate",
+    "timeout_ms",
+    "debounce_ms",
+    "debounce_timeout_ms",
+    "max_hold_ms",
+    "on_max_hold",
+    "on_mismatch",
+    "key_rule",
+)
+_FIELDS = ("name", "file", "qualname", "module", "app_dir", *_POLICIES)
+_COLUMNS = ", ".join(("id", *_FIELDS))
 
 
 def _from_row(row: dict[str, Any]) -> Workflow:
     policy, _, event = row["on_duplicate"].partition(":")
+    policies = {name: row[name] for name in _POLICIES}
+    policies["reuse"] = Reuse(row["reuse"])
+    policies["on_duplicate"] = OnDuplicate(Policy(policy), event or None)
     return Workflow(
         id=row["id"],
         name=row["name"],
         location=Location(
             file=row["file"], qualname=row["qualname"], module=row["module"], app_dir=row["app_dir"]
         ),
-        reuse=Reuse(row["reuse"]),
-        on_duplicate=OnDuplicate(Policy(policy), event or None),
-        timeout_ms=row["timeout_ms"],
+        policies=Policies(**policies),
     )
 
 
@@ -35,42 +48,31 @@ def names(tx: Tx) -> list[str]:
     return [row["name"] for row in tx.rows("SELECT name FROM durable_workflows ORDER BY name")]
 
 
-_INSERT = """
-INSERT INTO durable_workflows (name, file, qualname, module, app_dir, reuse, on_duplicate, timeout_ms, updated_at)
-VALUES (:name, :file, :qualname, :module, :app_dir, :reuse, :on_duplicate, :timeout_ms, :now)
+_INSERT = f"""
+INSERT INTO durable_workflows ({", ".join(_FIELDS)}, updated_at)
+VALUES ({", ".join(f":{field}" for field in _FIELDS)}, :now)
 """
-
-_UPDATE = """
-UPDATE durable_workflows
-SET file = :file, qualname = :qualname, module = :module, app_dir = :app_dir,
-    reuse = :reuse, on_duplicate = :on_duplicate, timeout_ms = :timeout_ms, updated_at = :now
+_UPDATE = f"""
+UPDATE durable_workflows SET {", ".join(f"{field} = :{field}" for field in _FIELDS)}, updated_at = :now
 WHERE name = :name
 """
 
 
 def put(
-    tx: Tx,
-    *,
-    name: str,
-    location: Location,
-    reuse: Reuse,
-    on_duplicate: OnDuplicate,
-    timeout_ms: int | None,
-    known: Workflow | None,
-    now: int,
+    tx: Tx, *, name: str, location: Location, policies: Policies, known: Workflow | None, now: int
 ) -> int:
     """Write the workflow's row if it differs from `known` (what `get` gave). Returns its id."""
-    if known is not None and known == Workflow(known.id, name, location, reuse, on_duplicate, timeout_ms):
+    if known is not None and known == Workflow(known.id, name, location, policies):
         return known.id
-    values = {
+    values = {field: getattr(policies, field) for field in _POLICIES}
+    values |= {
         "name": name,
         "file": location.file,
         "qualname": location.qualname,
         "module": location.module,
         "app_dir": location.app_dir,
-        "reuse": str(reuse),
-        "on_duplicate": str(on_duplicate),
-        "timeout_ms": timeout_ms,
+        "reuse": str(policies.reuse),
+        "on_duplicate": str(policies.on_duplicate),
         "now": now,
     }
     if known is None:

@@ -117,6 +117,11 @@ class Result:
     err: str
 
     @property
+    def all(self) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        return self.code, self.out, self.err
+
+    @property
     def document(self) -> Any:
         """Stdout as the one JSON document that it has to be."""
         assert self.out, f"nothing on stdout, exit {self.code}: {self.err}"

@@ -12,6 +12,8 @@ import pytest
 from crashkit import Gate, Log, durable, image, recorded_steps, spawn
 
 from durable_cli import Durable, Status
+from durable_cli.errors import DatabaseReplaced
+from durable_cli.store.database import Database
 
 FILES = ("", "-wal", "-shm", "-lock")
 
@@ -100,3 +102,27 @@ def test_a_process_stops_when_its_database_is_gone(
         with image(folder / "away.db") as old:
             left = old.run(old.find(key="k").id)
             assert (left.status, recorded_steps(left)) == (Status.RUNNING, {"one"})
+
+
+def test_an_engine_never_goes_on_in_another_file(tmp_path: Path) -> None:
+    """After an error that closed the connection, it is opened again: but not on another file, where the claims that
+    this process has would be those of a stranger's runs."""
+    path = tmp_path / "durable.db"
+    database = Database(path)
+    database.write(lambda tx: None)
+    database._drop()
+    database.write(lambda tx: None)
+    database._drop()
+    other = Database(tmp_path / "other.db")
+    other.write(lambda tx: None)
+    other.close()
+    os.replace(tmp_path / "other.db", path)
+    with pytest.raises(DatabaseReplaced):
+        database.write(lambda tx: None)
+    os.unlink(path)
+    with pytest.raises(DatabaseReplaced):
+        database.read(lambda tx: None)
+    assert not path.exists()
+    database.close()  # who closes it gives everything up, and may begin anew
+    database.write(lambda tx: None)
+    database.close()

@@ -125,6 +125,12 @@ def last_attempt(ctx: Context, log: str) -> str:
 
 
 @workflow
+def number(ctx: Context, n: int) -> int:
+    """A number, for starts that differ."""
+    return ctx.run("one", abs, n)
+
+
+@workflow
 def deadly(ctx: Context, kill: bool = True) -> str:
     """Kills the process that executes it, if asked to."""
     return ctx.run("kill", die_if, kill)
