@@ -180,7 +180,90 @@ CREATE TABLE durable_events (
 CREATE INDEX durable_events_by_name ON durable_events (run_id, kind, name, id);
 CREATE UNIQUE INDEX durable_one_received ON durable_events (run_id, kind, name) WHERE received = 1;
 
--- What happened to keys. Outlives the runs it names, hence text and no foreign keys.
+-- What runs print and log, in pieces: the first and the last of each run, the middle of a long output is left out.
+-- `position` is how many bytes of the run's output came before the piece; where pieces do not meet, some is missing.
+CREATE TABLE durable_logs (
+  id       INTEGER PRIMARY KEY,
+  run_id   INTEGER NOT NULL REFERENCES durable_runs (id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  size     INTEGER NOT NULL,
+  at       INTEGER NOT NULL,
+  branch   TEXT NOT NULL,
+  seq      INTEGER,                       -- NULL: printed by the code around the steps
+  attempt  INTEGER,
+  step     TEXT,                          -- its name: a step that runs has no row yet
+  stream   TEXT NOT NULL,
+  text     TEXT NOT NULL,
+  CONSTRAINT log_is_in_order UNIQUE (run_id, position),
+  CONSTRAINT log_stream_is_known CHECK (stream IN ('stdout', 'stderr', 'log')),
+  CONSTRAINT log_of_an_attempt CHECK ((seq IS NULL) = (attempt IS NULL) AND (seq IS NULL) = (step IS NULL)),
+  CONSTRAINT log_has_a_size CHECK (size > 0 AND position >= 0)
+) STRICT;
+
+-- What is started by itself, and when: a cron expression read in a time zone. Any number of processes look at it, and
+-- none is the leader: next_fire_at moves on in the transaction that starts the run.
+CREATE TABLE durable_schedules (
+  id             INTEGER PRIMARY KEY,
+  name           TEXT NOT NULL,
+  workflow_id    INTEGER NOT NULL REFERENCES durable_workflows (id),
+  cron           TEXT NOT NULL,
+  timezone       TEXT NOT NULL,           -- an IANA name; it stays when the machine travels
+  timezone_given INTEGER NOT NULL,        -- somebody chose it; else it was the system's
+  key            TEXT,
+  on_duplicate   TEXT,                    -- NULL: the workflow's
+  input          TEXT,                    -- NULL: the workflow's default
+  catchup        TEXT NOT NULL,
+  jitter_ms      INTEGER NOT NULL DEFAULT 0,
+  file           TEXT,                    -- of the code that declares it; NULL: made by hand
+  created_at     INTEGER NOT NULL,
+  computed_at    INTEGER NOT NULL,        -- by what clock next_fire_at was computed; a later one was set back since
+  next_fire_at   INTEGER,                 -- the next due time; NULL: none within fifty years
+  wake_at        INTEGER,                 -- when somebody has to look: the due time and its jitter
+  paused_at      INTEGER,
+  paused_reason  TEXT,
+  vanished_at    INTEGER,                 -- since when the code no longer declares it; it does not fire
+  last_fire_at   INTEGER,
+  last_outcome   TEXT,
+  last_run_id    TEXT,
+  last_skip_at   INTEGER,                 -- the last fire that started nothing new, as its key was taken
+  last_error     TEXT,                    -- why the last fire failed
+  fires          INTEGER NOT NULL DEFAULT 0,
+  skips          INTEGER NOT NULL DEFAULT 0,
+  missed         INTEGER NOT NULL DEFAULT 0,  -- due times that nobody was there for
+  failures       INTEGER NOT NULL DEFAULT 0,  -- fires in a row that failed
+  CONSTRAINT schedule_name_is_unique UNIQUE (name),
+  CONSTRAINT schedule_key_is_1_to_255_bytes CHECK (key IS NULL OR octet_length(key) BETWEEN 1 AND 255),
+  CONSTRAINT catchup_is_known CHECK (catchup IN ('one', 'skip')),
+  CONSTRAINT timezone_given_is_a_flag CHECK (timezone_given IN (0, 1)),
+  CONSTRAINT jitter_is_at_most_a_day CHECK (jitter_ms BETWEEN 0 AND 86400000),
+  CONSTRAINT looked_at_when_it_fires CHECK ((next_fire_at IS NULL) = (wake_at IS NULL)),
+  CONSTRAINT paused_has_a_reason CHECK ((paused_at IS NULL) = (paused_reason IS NULL)),
+  CONSTRAINT only_code_vanishes CHECK (vanished_at IS NULL OR file IS NOT NULL),
+  CONSTRAINT schedule_counts CHECK (fires >= 0 AND missed >= 0 AND failures >= 0 AND skips BETWEEN 0 AND fires)
+) STRICT;
+
+CREATE INDEX durable_schedules_by_wake ON durable_schedules (wake_at) WHERE paused_at IS NULL AND vanished_at IS NULL;
+
+-- What became of each due time. A row claims it for good: the clock may be set back to it, it does not fire again.
+-- The newest of each schedule are kept. Ids and texts only: a fire outlives its run.
+CREATE TABLE durable_fires (
+  id          INTEGER PRIMARY KEY AUTOINCREMENT,
+  schedule_id INTEGER NOT NULL REFERENCES durable_schedules (id) ON DELETE CASCADE,
+  due_at      INTEGER,                    -- NULL: fired by hand
+  at          INTEGER NOT NULL,
+  outcome     TEXT NOT NULL,
+  run_id      TEXT,
+  missed      INTEGER NOT NULL DEFAULT 0, -- due times that nobody was there for, told with this one
+  reason      TEXT,
+  CONSTRAINT fire_outcome_is_known CHECK (outcome IN (
+    'created', 'existing', 'replaced', 'queued', 'merged', 'event_sent', 'key_taken', 'missed', 'failed')),
+  CONSTRAINT fire_counts_missed CHECK (missed >= 0)
+) STRICT;
+
+CREATE UNIQUE INDEX durable_one_fire ON durable_fires (schedule_id, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX durable_fires_of ON durable_fires (schedule_id, id);
+
+-- What happened to keys and schedules. Outlives the runs it names, hence text and no foreign keys.
 CREATE TABLE durable_activity (
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
   at            INTEGER NOT NULL,

@@ -15,8 +15,8 @@ from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.errors import KeyContended, KeyTaken, UsageError
 from durable_cli.execution import Suspend
 from durable_cli.model import OnDuplicate, Run, RunError, Status, Step, StepStatus
-from durable_cli.request import MERGES, MergeFirst, Request, request_for
 from durable_cli.operations import Operations, step_failed
+from durable_cli.request import MERGES, MergeFirst, Request, request_for
 from durable_cli.store import runs
 from durable_cli.store.database import Tx
 from durable_cli.values import Codec, codec

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from durable_cli import owners, settling, wake
 from durable_cli.errors import DurableError
+from durable_cli.listeners import Listeners
 from durable_cli.model import Claim, Run, Step, Workflow
 from durable_cli.owners import Liveness
 from durable_cli.store import history, process, runs, transitions, workflows
@@ -64,6 +65,8 @@ class Engine:
         self.branches_at_once: int | None = None
         self._sleep = sleep
         self.database = Database(path, create=create, vfs=vfs)
+        self.listeners = Listeners()
+        self.database.on_commit = self.listeners.tell
         self.liveness = liveness or owners.lock_file_liveness(self.database.path)
         self._owner: tuple[int, int] | None = None  # (pid, owner id)
         self._mine: dict[Claim, int] = {}  # by whom executed, a pid: a forked child inherits the table, not the runs
@@ -114,7 +117,8 @@ class Engine:
         def with_owner(tx: Tx) -> T:
             return operation(tx, self._owner_id(tx, registered))
 
-        with process.LOCK:  # or two threads would each register the process, as two owners
+        # One at a time, or two threads would each register the process, as two owners.
+        with self.listeners.later(), process.LOCK:
             try:
                 result = self.database.write(with_owner, landed=landed)
             except BaseException:

@@ -14,9 +14,9 @@ from durable_cli.core import lifecycle
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import DurableError, NotOver, NotResumable, UsageError
+from durable_cli.execution import Progress
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
-from durable_cli.execution import Progress
 from durable_cli.request import Request, merging
 from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
 from durable_cli.settling import look_after

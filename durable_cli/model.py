@@ -84,6 +84,9 @@ class ActivityKind(StrEnum):
     KEY_RELEASED = "key_released"
     KEY_RETAKEN = "key_retaken"
     WORKFLOW_MOVED = "workflow_moved"
+    SCHEDULE_MISSED = "schedule_missed"
+    SCHEDULE_FAILED = "schedule_failed"
+    SCHEDULE_PAUSED = "schedule_paused"
 
 
 class StepStatus(StrEnum):
@@ -130,6 +133,7 @@ class RunError:
     traceback: str | None = None
     branch: str | None = None
     seq: int | None = None
+    fields: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,27 @@ class Workflow:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A piece of what a run printed or logged: of one stream of one attempt of a step (`seq` None: of the code around
+    the steps of a branch).
+
+    `position` and `end` count the bytes of the run's output, which only grows; `skipped`: bytes before this piece that
+    were not kept. `stream`: "stdout", "stderr" or "log".
+    """
+
+    position: int
+    end: int
+    skipped: int
+    at: int
+    branch: str
+    seq: int | None
+    attempt: int | None
+    step: str | None
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Activity:
     """One thing that happened to a key. `details` is a JSON object; `run_id` may name a pruned run."""
 
@@ -262,6 +287,74 @@ class Key:
     readds_24h: int
     waiting_id: str | None
     owner_alive: bool | None
+
+
+class Catchup(StrEnum):
+    """What due times that nobody was there for get: one fire for all of them, or none."""
+
+    ONE = "one"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a workflow is started by itself.
+
+    `timezone` is an IANA name (`timezone_given`: somebody chose it; else it was the system's). `input`: JSON text, None
+    for the workflow's default. `next_fire_at` is the next due time, `wake_at` when somebody has to look (later by the
+    jitter). `file`: of the code that declares it (None: made by hand); `vanished_at`: that code no longer does.
+    `fires` counts starts, `skips` those that started nothing new, `missed` due times that nobody was there for,
+    `failures` fires in a row that failed.
+    """
+
+    row_id: int
+    name: str
+    workflow: str
+    cron: str
+    timezone: str
+    timezone_given: bool
+    key: str | None
+    on_duplicate: OnDuplicate | None
+    input: str | None
+    catchup: Catchup
+    jitter_ms: int
+    file: str | None
+    created_at: int
+    computed_at: int
+    next_fire_at: int | None
+    wake_at: int | None
+    paused_at: int | None
+    paused_reason: str | None
+    vanished_at: int | None
+    last_fire_at: int | None
+    last_outcome: str | None
+    last_run_id: str | None
+    last_skip_at: int | None
+    last_error: str | None
+    fires: int
+    skips: int
+    missed: int
+    failures: int
+
+    @property
+    def active(self) -> bool:
+        """Does it fire?"""
+        return self.paused_at is None and self.vanished_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFire:
+    """What became of one due time of a schedule (`due_at` None: fired by hand).
+
+    `outcome`: that of the start, `key_taken`, `missed` or `failed`. `missed`: how many due times it stands for besides.
+    """
+
+    due_at: int | None
+    at: int
+    outcome: str
+    run_id: str | None
+    missed: int
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,15 @@ def lock_file_liveness(db_path: Path) -> Liveness:
     return _ByteLocks(db_path)
 
 
+def forget_lock_file(db_path: Path) -> None:
+    """Close the lock file of a database that is about to be deleted, and that nobody owns anything in any more."""
+    with _lock:
+        for identity, file in list(_open_files.items()):
+            if file.path == f"{db_path}-lock":
+                del _open_files[identity]
+                os.close(file.descriptor)
+
+
 class _LockFile:
     """The one descriptor of this process on a lock file, and the owners that this process is in it."""
 
@@ -62,7 +71,7 @@ class _LockFile:
 
 
 _lock = threading.RLock()
-_open_files: dict[tuple[int, int], _LockFile] = {}  # by (device, inode); never closed
+_open_files: dict[tuple[int, int], _LockFile] = {}  # by (device, inode); never closed while the file is in use
 
 
 def _forget() -> None:

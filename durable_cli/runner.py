@@ -15,7 +15,7 @@ from durable_cli.errors import Abort, DurableError, ProgrammingError, StepFailed
 from durable_cli.execution import Execution, Lost, Progress, Stop, Suspend, TimedOut, Undo
 from durable_cli.faces import AsyncFace, PlainFace, call_within, run_operation
 from durable_cli.model import Claim, Run, RunError, Status, Step
-from durable_cli.operations import Operations, StepOptions, drive, error_message, error_type
+from durable_cli.operations import Operations, StepOptions, error_message, error_type
 from durable_cli.store import events, history, runs, transitions
 from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback

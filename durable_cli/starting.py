@@ -124,7 +124,7 @@ class _Start:
 def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | None) -> Started:
     """Start a workflow: the answer of the tables for its key, applied."""
     policy = request.on_duplicate.policy
-    workflow_id = _write_workflow(tx, request, now)
+    workflow_id = write_workflow(tx, request, now)
     it = _Start(tx, request, workflow_id, now, alive, owner_id)
     if request.key is None:
         return _create(it, None)
@@ -309,7 +309,7 @@ def _take_up_ended(it: _Start, reaped: settling.Reaped) -> Started:
     return Started(it.result(Outcome.RESUMED, failed.id, failed), claim=claim, ended=True)
 
 
-def _write_workflow(tx: Tx, request: Request, now: int) -> int:
+def write_workflow(tx: Tx, request: Request, now: int) -> int:
     """Write the policies and the place of the code, unless another place has the name."""
     known = workflows.get(tx, request.workflow)
     if known is not None:

@@ -25,7 +25,7 @@ def system_zone() -> str:
         return _named_by_tz(given)
     if not _LOCALTIME.exists():
         return "UTC"
-    for path in (os.path.realpath(_LOCALTIME), _link(_LOCALTIME)):
+    for path in (_link(_LOCALTIME), os.path.realpath(_LOCALTIME)):
         _, marker, name = path.partition("/zoneinfo/")
         name = name.removeprefix("posix/").removeprefix("right/")
         if marker and _is_zone(name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,22 +9,10 @@ import pytest
 
 from durable_cli import Durable
 from durable_cli import definition as definitions
+from durable_cli.pytest_plugin import durable_engine, pytest_configure
+from durable_cli.testing import Clock, Engine
 
-
-class Clock:
-    """A wall clock in ms UTC that stands still until somebody sleeps or moves it."""
-
-    def __init__(self, now: int = 1_800_000_000_000) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, ms: int) -> None:
-        self.now += ms
-
-    def sleep(self, seconds: float) -> None:
-        self.now += max(1, round(seconds * 1000))
+__all__ = ["durable_engine", "pytest_configure"]
 
 
 @pytest.fixture()
@@ -41,8 +28,8 @@ def db(tmp_path: Path) -> Path:
 @pytest.fixture()
 def durable(db: Path, clock: Clock) -> Iterator[Durable]:
     """The library on a fresh file, with a clock that jumps where it would sleep."""
-    with Durable(db, clock=clock, sleep=clock.sleep, dice=random.Random(1).random) as it:
-        yield it
+    with Engine(db, clock=clock, one_at_a_time=False) as engine:
+        yield engine.durable
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,13 @@ def open_standard_descriptors() -> None:
             os.set_inheritable(descriptor, True)
 
 
+def tolerate_readers_that_leave() -> None:
+    """Make `print` (and typer's help) survive a closed pipe, and any character survive any encoding."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        encoding = getattr(getattr(sys, name), "encoding", None) or "utf-8"
+        setattr(sys, name, _stream(descriptor, encoding, None))
+
+
 class _Tolerant(io.FileIO):
     """A descriptor whose reader may go away: from then on writes succeed and vanish.
 
@@ -224,8 +231,8 @@ def _is_utf8(env: dict[str, str], encoding: str) -> bool:
     if env.get("PYTHONIOENCODING") or env.get("PYTHONUTF8") == "1":
         return encoding.replace("-", "") == "utf8"
     locale = env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
-    if locale in ("C.UTF-8", "C.utf8") and not env.get("LC_ALL") and not env.get("LANG"):
-        return False  # cron: nothing was set, and Python itself put this into the environment
+    if locale in ("C.UTF-8", "C.utf8") and not env.get("LC_ALL") and env.get("LANG", "") in ("", "C", "POSIX"):
+        return False  # cron: the locale is C, and it was Python that put LC_CTYPE into the environment
     return "utf8" in locale.lower().replace("-", "") and encoding.replace("-", "") == "utf8"
 
 

@@ -33,7 +33,7 @@ def check_step_name(name: object) -> str:
 def check_run_id(run_id: object) -> str:
     """An id of a run as a caller may make it: ten lower-case letters and digits, a letter first (`InvalidName`)."""
     if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
-        raise InvalidName(f"{_shown(run_id)} cannot be the id of a run: ten letters a-z and digits, a letter first")
+        raise InvalidName(f"{brief(run_id)} cannot be the id of a run: ten letters a-z and digits, a letter first")
     return str.__str__(run_id)
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 
 from durable_cli.model import ActivityKind
-from durable_cli.store.database import Tx
+from durable_cli.store.database import Notice, Tx
 
 _INSERT = """
 INSERT INTO durable_activity (at, kind, workflow, key, run_id, outcome, input_changed, details)
 VALUES (:at, :kind, :workflow, :key, :run_id, :outcome, :input_changed, :details)
 """
+
+
+_EVENTS = {
+    ActivityKind.KEY_DUPLICATE: "key.duplicate",
+    ActivityKind.KEY_HANDED_OFF: "key.handoff",
+    ActivityKind.KEY_RELEASED: "key.release",
+    ActivityKind.KEY_RETAKEN: "key.retake",
+    ActivityKind.WORKFLOW_MOVED: "workflow.moved",
+    ActivityKind.SCHEDULE_MISSED: "schedule.missed",
+    ActivityKind.SCHEDULE_FAILED: "schedule.failed",
+    ActivityKind.SCHEDULE_PAUSED: "schedule.paused",
+}
 
 
 def _insert(
@@ -25,6 +37,9 @@ def _insert(
     input_changed: bool | None = None,
     details: dict[str, object] | None = None,
 ) -> None:
+    told: dict[str, object] = {"workflow": workflow, "key": key, "run_id": run_id, "outcome": outcome, "input_changed": input_changed}
+    told.update(details or {})
+    tx.notices.append(Notice(_EVENTS[kind], {name: value for name, value in told.items() if value is not None}))
     tx.insert(
         _INSERT,
         at=at,
@@ -134,3 +149,30 @@ def promoted_after(tx: Tx, *, workflow: str, key: str, run_id: str) -> str | Non
     """The run that took the key when `run_id` ended with one waiting behind it."""
     found: str | None = tx.value(_PROMOTED_AFTER, workflow=workflow, key=key, run_id=run_id)
     return found
+
+
+def schedule_event(
+    tx: Tx,
+    kind: ActivityKind,
+    *,
+    at: int,
+    schedule: str,
+    workflow: str,
+    key: str | None,
+    run_id: str | None = None,
+    **details: object,
+) -> None:
+    """Something happened to a schedule: due times were missed, a fire failed, it was paused."""
+    _insert(tx, kind, at=at, workflow=workflow, key=key, run_id=run_id, details={"schedule": schedule, **details})
+
+
+def newest(tx: Tx) -> int | None:
+    """The row written last."""
+    found: int | None = tx.value("SELECT max(id) FROM durable_activity")
+    return found
+
+
+def there(tx: Tx, row: int | None, workflow: str) -> bool:
+    """Is there such a row, of this workflow?"""
+    found = tx.value("SELECT 1 FROM durable_activity WHERE id = :id AND workflow = :workflow", id=row, workflow=workflow)
+    return found is not None

@@ -27,8 +27,10 @@ from durable_cli.errors import (
     DurableError,
     InternalError,
     OutcomeUnknown,
+    UsageError,
 )
-from durable_cli.store import failures, files, filesystem, guard, process, schema
+from durable_cli.store import failures, files, filesystem, guard, joined, process, schema
+from durable_cli.store.transaction import Notice as Notice
 from durable_cli.store.transaction import Tx as Tx
 
 T = TypeVar("T")
@@ -65,6 +67,7 @@ class Database:
         self._sleep = sleep
         self._dice = dice
         self._wanted = wanted
+        self.on_commit: Callable[[list[Notice]], None] | None = None
         self._connection: apsw.Connection | None = None
         self._guarded = False
         self._cookie: int | None = None  # SQLite's number of the schema that was last found to be ours
@@ -96,6 +99,19 @@ class Database:
 
         Raises the errors of the file (`DatabaseLocked`, `DiskFull`, `DatabaseReplaced`, ...) and whatever `fn` raises.
         """
+        result, notices = self._write(fn, landed)
+        if notices and self.on_commit is not None:
+            self.on_commit(notices)
+        return result
+
+    def _write(
+        self, fn: Callable[[Tx], T], landed: Callable[[Tx], T | None] | None
+    ) -> tuple[T, list[Notice]]:
+        if joined.holds_write(self.path):
+            raise UsageError(
+                f"this thread holds a write transaction of its own on {self.path}: the call would wait for it for ever",
+                hint="pass connection= where a call takes it, or commit first",
+            )
         with self._alone():
             connection = self._ready()
             with self._transaction(connection, "BEGIN IMMEDIATE") as tx:
@@ -105,11 +121,11 @@ class Database:
                 self._check_identity()
             failure = self._commit(connection)
             if failure is None:
-                return result
+                return result, tx.notices
             found = self._ask(failure, landed)
             if found is None:
                 raise failure
-            return found
+            return found, tx.notices
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""

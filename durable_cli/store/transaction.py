@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,14 @@ import apsw
 
 from durable_cli.errors import DurableError, InternalError
 from durable_cli.store import failures, process
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that happened, for `Durable.on` and logging: `event` such as "key.duplicate"; JSON-like `fields`."""
+
+    event: str
+    fields: dict[str, Any]
 
 
 class Tx:
@@ -21,13 +30,15 @@ class Tx:
     also when that error was caught in between.
     """
 
-    __slots__ = ("_connection", "_fallen", "_generation", "_path")
+    __slots__ = ("_connection", "_fallen", "_generation", "_path", "notices")
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
         self._fallen: DurableError | None = None
         self._generation = process.generation()
+        self.notices: list[Notice] = []
+        """What listeners are told once this has committed."""
 
     def rows(self, sql: str, /, **bindings: Any) -> list[dict[str, Any]]:
         """All rows, each a dict by column name."""

@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from durable_cli.model import FINISHED, RunError, Status
-from durable_cli.store.database import Tx
+from durable_cli.store.database import Notice, Tx
 from durable_cli.store.history import error_text
 from durable_cli.store.runs import ours
 
 _FINISHED_SQL: Final = ", ".join(f"'{status}'" for status in sorted(FINISHED))
+
+def _notice(tx: Tx, row_id: int, status: str, error: RunError | None) -> Notice:
+    row = tx.row(
+        "SELECT r.public_id AS run_id, w.name AS workflow, r.key FROM durable_runs r"
+        " JOIN durable_workflows w ON w.id = r.workflow_id WHERE r.id = :id",
+        id=row_id,
+    )
+    told = {} if error is None else {"error": f"{error.type}: {error.message}"}
+    return Notice(f"run.{status}", {**(row or {}), **told})
+
 
 _INSERT = """
 INSERT INTO durable_runs
@@ -37,6 +47,7 @@ def insert(
 ) -> int:
     """A new pending run: without key, holding its key, or waiting behind `runs_after` (then without due time, and
     its timeout does not count yet)."""
+    tx.notices.append(Notice("run.started", {"run_id": public_id, "key": key}))
     return tx.insert(
         _INSERT,
         public_id=public_id,
@@ -184,6 +195,7 @@ WHERE id = :id
 
 def compensate(tx: Tx, row_id: int, error: RunError, now: int) -> None:
     """The run has failed and undoes what it did: its owner at once, else whoever claims it."""
+    tx.notices.append(_notice(tx, row_id, "compensating", error))
     tx.change(_COMPENSATE, id=row_id, error=error_text(error), now=now)
 
 
@@ -224,6 +236,7 @@ def end(
     tx: Tx, row_id: int, *, status: Status, result: str | None, error: RunError | None, now: int
 ) -> None:
     """The run is finished. For `settling` alone: ending a run also decides who has the key next."""
+    tx.notices.append(_notice(tx, row_id, str(status), error))
     tx.change(_END, id=row_id, status=str(status), result=result, error=error_text(error), now=now)
 
 

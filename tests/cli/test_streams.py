@@ -15,7 +15,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def filled(shared_cli):
-    """A database with 2,000 keys."""
+    """A database with 300 keys."""
     (shared_cli.dir / "fill.py").write_text(
         "from durable_cli import Durable\nimport flows\n"
         "with Durable() as durable:\n"
@@ -97,7 +97,8 @@ def test_stdout_is_the_result_alone_without_json_too(cli):
     """The same for the plain form, also while importing."""
     (cli.dir / "loud.py").write_text("print('at import')\nfrom flows import noisy\n")
     result = cli.real("run", "loud:noisy")
-    assert result.out == ""
+    assert result.out == '"quiet"\n'
+    assert result.err.startswith("at import\n")
     result = cli.real("run", "flows:noisy")
     assert result.out == '"quiet"\n'
 
@@ -199,7 +200,7 @@ def test_a_pipe_gets_everything(filled, form):
     assert len(rows) == 300
     if form != "ids":
         assert all("x" * 200 in str(row) for row in rows)
-    assert len(filled("keys", "list", "--format", "table").out.splitlines()) < 110
+    assert filled("keys", "list", "--format", "table").out.count("pending") == 50
     assert len(filled("keys", "list", "--limit", "7", "--format", form).out.splitlines()) == (1 if form == "json" else 7)
 
 
@@ -231,7 +232,7 @@ def on_a_terminal(cli, *argv, size=(40, 100), **env):
 def test_a_terminal_gets_tables_ages_icons_and_words(cli):
     """Icon and word, an age, colours; no control byte of a user."""
     cli("run", "flows:sync", "--key", "\x1b]0;title\x07[red]:bug:")
-    code, shown = on_a_terminal(cli, "keys", "list")
+    code, shown = on_a_terminal(cli, "keys", "list", size=(40, 200))
     assert code == 0
     assert "✓ completed" in shown
     assert "ago" in shown or "now" in shown

@@ -25,7 +25,9 @@ def _every_error(kind: type[errors.DurableError] = errors.DurableError) -> list[
 EXIT_CODES = {1, 2, 3, 4, 5, 6, 8, 70, 75, 78}
 
 
-@pytest.mark.parametrize("kind", sorted(set(_every_error()), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted(set(_every_error()), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
+)
 def test_every_error_has_an_exit_code_a_code_and_a_message(kind: type[errors.DurableError]) -> None:
     assert kind.exit_code in EXIT_CODES
     assert kind.code() == kind.code().lower().strip("_")
@@ -267,8 +269,7 @@ def test_everything_public_is_typed_and_explained(public: type) -> None:
         hints = inspect.signature(member)
         assert hints.return_annotation is not inspect.Signature.empty, name
         assert all(
-            parameter.annotation is not inspect.Parameter.empty
-            for parameter in list(hints.parameters.values())[1:]
+            parameter.annotation is not inspect.Parameter.empty for parameter in list(hints.parameters.values())[1:]
         ), name
     assert get_type_hints(Durable.start)["return"] is durable_cli.StartResult
 

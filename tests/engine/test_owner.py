@@ -254,7 +254,12 @@ def test_an_orphaned_holder_is_taken_up_at_once(durable: Durable, state: str, po
         assert (done.run.id, done.run.result) == (old, '"new"')
         assert row == {"outcome": "run_again", "input_changed": True, "input": "old"}
     elif outcome == "queued":
-        assert (holder.status, holder.result, done.run.id != old, done.run.result) == ("completed", '"old"', True, '"new"')
+        assert (holder.status, holder.result, done.run.id != old, done.run.result) == (
+            "completed",
+            '"old"',
+            True,
+            '"new"',
+        )
         assert [run.id for run in done.promoted] == []
     elif outcome == "replaced":
         assert (holder.status, done.start.replaced_id, done.run.result) == ("cancelled", old, '"new"')
@@ -276,9 +281,7 @@ def test_a_compensating_orphan_cannot_be_replaced(durable: Durable) -> None:
 
 
 @pytest.mark.parametrize("policy", ["use_existing", "error"])
-def test_a_resting_run_of_a_dead_owner_waits_for_its_time(
-    durable: Durable, db: Path, clock: Any, policy: str
-) -> None:
+def test_a_resting_run_of_a_dead_owner_waits_for_its_time(durable: Durable, db: Path, clock: Any, policy: str) -> None:
     """Its owner died while it rested: no crash; before it is due nobody takes it up, then the next start does."""
     failing = [True]
 

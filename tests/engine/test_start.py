@@ -26,7 +26,7 @@ from enginekit import (
 )
 
 from durable_cli import Durable, KeyTaken, NoKey, NotFinished, RunNotFound, Status, workflow
-from durable_cli.errors import InvalidDefinition, InvalidKey, NotRetryable, UsageError, WorkflowMoved
+from durable_cli.errors import InvalidKey, NotRetryable, UsageError, WorkflowMoved
 
 REUSES = ("after_close", "after_failure", "never")
 POLICIES = ("use_existing", "error", "cancel_existing", "run_again", "send_event:poke")
@@ -376,9 +376,9 @@ def test_run_again_on_a_never_workflow_is_refused(durable: Durable, entrance: st
     job = define_job("never")
     durable.start(job, key="taken")
     before = snapshot(durable)
-    with pytest.raises(InvalidDefinition, match="never"):
+    with pytest.raises(UsageError, match="never"):
         getattr(durable, entrance)(job, key=key, **AGAIN)
-    with pytest.raises(InvalidDefinition, match="never"):
+    with pytest.raises(UsageError, match="never"):
         durable.explain_start(job, key=key, execute=entrance == "execute", **AGAIN)
     assert snapshot(durable) == before
     assert durable.activity() == []
@@ -655,7 +655,7 @@ def test_the_default_of_on_duplicate_is_the_workflows_and_a_call_overrides_it(du
     assert durable.start(job, key="k", on_duplicate="use_existing").run_id == run_id
     known = durable.workflow("job")
     assert known is not None
-    assert str(known.on_duplicate) == "error", "a call's policy is not the workflow's"
+    assert str(known.policies.on_duplicate) == "error", "a call's policy is not the workflow's"
 
 
 @pytest.mark.parametrize("bad", ["keep", "send_event", "use_existing:x", "", 5, None.__class__])
@@ -764,7 +764,9 @@ def test_activity_adds_up(durable: Durable, clock: Any) -> None:
         elif what < 0.8:
             starts += 1
             try:
-                done = durable.execute(job, {"fail": n} if n % 3 else n, key=key, on_duplicate=dice.choice(POLICIES[:4]))
+                done = durable.execute(
+                    job, {"fail": n} if n % 3 else n, key=key, on_duplicate=dice.choice(POLICIES[:4])
+                )
             except KeyTaken:
                 refused += 1
             else:

@@ -312,7 +312,12 @@ def _raiser(error: BaseException) -> Callable[[], None]:
         (_raiser(KeyError("x")), (ValueError, OSError), 1, ("KeyError", "'x'")),
         (_raiser(FileNotFoundError("x")), (ValueError, OSError), 3, ("FileNotFoundError", "x")),
         (_exit, Exception, 1, ("SystemExit", "sys.exit(3) was called")),
-        (_raiser(ExceptionGroup("many", [ValueError("a")])), Exception, 3, ("ExceptionGroup", "many (1 sub-exception)")),
+        (
+            _raiser(ExceptionGroup("many", [ValueError("a")])),
+            Exception,
+            3,
+            ("ExceptionGroup", "many (1 sub-exception)"),
+        ),
     ],
     ids=["Abort", "not retried", "subclass retried", "sys.exit", "group"],
 )

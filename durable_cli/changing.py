@@ -1,0 +1,195 @@
+"""What `Durable` changes about runs that exist: retry, rerun, cancel, release, events, answers."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from durable_cli import explaining, lookup, settling, starting
+from durable_cli.core import arbitration
+from durable_cli.core.keys import check_key, check_step_name
+from durable_cli.definition import Definition, WorkflowFunction
+from durable_cli.errors import (
+    AlreadyFinished,
+    DurableError,
+    NotFinished,
+    NotWaiting,
+    WorkflowNotFound,
+)
+from durable_cli.explaining import Explanation
+from durable_cli.inputs import answer
+from durable_cli.lookup import Question
+from durable_cli.model import (
+    CancelResult,
+    Run,
+    StartResult,
+)
+from durable_cli.reading import Reader
+from durable_cli.store import events, runs
+from durable_cli.store.database import Tx
+from durable_cli.values import codec
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+AnyWorkflow = WorkflowFunction[..., Any] | Definition | str
+
+
+class Changer(Reader):
+    """A durable file whose runs can be changed."""
+
+    def _definition(self, workflow: AnyWorkflow) -> Definition:
+        if isinstance(workflow, Definition):
+            return workflow
+        if isinstance(workflow, WorkflowFunction):
+            return workflow.definition
+        known = self.workflow(workflow)
+        if known is None:
+            raise WorkflowNotFound(f"{self.path} knows no workflow {workflow!r}")
+        from durable_cli.loading import load_workflow  # late: only starts by bare name need it
+
+        return load_workflow(known)
+
+    def retry(self, run: str) -> Run:
+        """Make a failed or cancelled run pending again in place, its recorded steps kept; the failed operation gets
+        a fresh budget. Raises RunNotFound, NotRetryable, KeyTaken (the run stays exactly as it was).
+        """
+        found = self.run(run)
+
+        def write(tx: Tx) -> DurableError | None:
+            return settling.retry(tx, runs.get(tx, found.row_id), now=self._engine.now())
+
+        _raise(self._engine.write(write))
+        return self.run(found.id)
+
+    def rerun(self, run: str) -> StartResult:
+        """Start a fresh copy of a finished run. Raises RunNotFound, NotFinished, KeyTaken."""
+        found = self.run(run)
+        engine, new_id = self._engine, self._engine.new_id()
+
+        def write(tx: Tx) -> starting.Started | arbitration.Rerun:
+            again = runs.get(tx, found.row_id)
+            return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
+
+        answer = engine.write(write)
+        if isinstance(answer, arbitration.Rerun):
+            raise NotFinished(
+                f"run {found.id} is {found.status}; only a finished run can be run again",
+                run_id=found.id,
+                status=str(found.status),
+                hint=f"durable runs wait {found.id}",
+            )
+        return result_of(answer)
+
+    def cancel(
+        self,
+        run: str | None = None,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        reason: str | None = None,
+    ) -> CancelResult:
+        """Cancel a run, by id or as the holder of a key. Complete when it returns.
+
+        `cancelled` is 0 where there was nothing to cancel: finished, compensating (which cannot be cancelled), or no
+        run has that key. Raises RunNotFound for an unknown id, AmbiguousRun.
+        """
+        if run is None and key is None:
+            raise TypeError("cancel needs a run or a key")
+        engine, name = self._engine, check_key(key) or ""
+
+        def write(tx: Tx) -> CancelResult:
+            found = lookup.by_key_or_none(tx, name, workflow) if run is None else lookup.run(tx, run)
+            if found is None:
+                return CancelResult(0, None, None)
+            answer = settling.cancel(tx, found, now=engine.now(), reason=reason)
+            now = runs.get(tx, found.row_id)
+            return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
+
+        return engine.write(write)
+
+    def release_key(self, run: str, *, by: str | None = None) -> Run:
+        """Let the key of a finished holder go. Raises RunNotFound, NotFinished, NoKey. `by`: default the user."""
+        found = self.run(run)
+        who = by or getpass.getuser()
+
+        def write(tx: Tx) -> DurableError | None:
+            return settling.release(tx, runs.get(tx, found.row_id), by=who, now=self._engine.now())
+
+        _raise(self._engine.write(write))
+        return self.run(found.id)
+
+    def explain_retry(self, run: str) -> Explanation:
+        """What `retry` would do now, and why. Raises RunNotFound."""
+        found = self.run(run)
+        return self._read(lambda tx: explaining.retry(tx, runs.get(tx, found.row_id)))
+
+    def explain_rerun(self, run: str) -> Explanation:
+        """What `rerun` would do now, and why. Raises RunNotFound."""
+        found = self.run(run)
+        return self._read(lambda tx: explaining.rerun(tx, runs.get(tx, found.row_id)))
+
+    def explain_cancel(
+        self, run: str | None = None, *, key: str | None = None, workflow: str | None = None
+    ) -> Explanation:
+        """What `cancel` would do now, and why. Raises RunNotFound for an unknown id."""
+        name = check_key(key)
+        if run is not None:
+            return explaining.cancel(self.run(run), workflow, key)
+        found = None if name is None else self._read(lambda tx: lookup.by_key_or_none(tx, name, workflow))
+        return explaining.cancel(found, workflow, key)
+
+    def send_event(self, run: str, name: str, payload: object = None, *, buffer: bool = True) -> Run:
+        """Send an event to an unfinished run: delivered if it waits for it, else kept until it gets there.
+
+        `buffer=False`: NotWaiting instead of keeping it. Raises RunNotFound, AlreadyFinished, InvalidInput (a payload
+        that is no JSON).
+        """
+        found = self.run(run)
+        return self._deliver(found, "event", check_step_name(name), codec(Any).accept(payload, place="payload"), buffer)
+
+    def provide_input(self, run: str, name: str, value: object) -> Run:
+        """Answer what a run asks a person (`ctx.wait_for_input`). Raises RunNotFound, NotWaiting, InvalidInput."""
+        found = self.run(run)
+        asked = next((one for one in self.inputs(run=found.id) if one.name == name), None)
+        if asked is None:
+            raise NotWaiting(
+                f"run {found.id} does not ask for {name!r} now", run_id=found.id, status=str(found.status),
+                hint="durable inputs",
+            )
+        text = answer(asked.details, value, load_code=lambda: self._definition(found.workflow))
+        return self._deliver(found, "input", name, text, False)
+
+    def inputs(self, *, run: str | None = None) -> list[Question]:
+        """What unfinished runs ask people now, oldest first."""
+        return self._read(lambda tx: lookup.questions(tx, run))
+
+    def _deliver(self, found: Run, kind: str, name: str, payload: str, buffer: bool) -> Run:
+        now = self._engine.now()
+
+        def write(tx: Tx) -> DurableError | None:
+            run = runs.get(tx, found.row_id)
+            if run.finished:
+                message = f"run {run.id} is {run.status}: it receives nothing any more"
+                return AlreadyFinished(message, run_id=run.id, status=str(run.status))
+            if not buffer and not events.waits_for(tx, run.row_id, kind, name, now):
+                message = f"run {run.id} does not wait for {name!r} now"
+                return NotWaiting(message, run_id=run.id, status=str(run.status))
+            settling.send_event(tx, run, name, payload, now=now, kind=kind)
+            return None
+
+        _raise(self._engine.write(write))
+        return self.run(found.id)
+
+
+def result_of(started: starting.Started) -> StartResult:
+    if started.refusal is not None:
+        raise started.refusal
+    assert started.result is not None
+    return started.result
+
+
+def _raise(refusal: DurableError | None) -> None:
+    if refusal is not None:
+        raise refusal

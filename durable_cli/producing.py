@@ -1,0 +1,124 @@
+"""Starts in company: inside a transaction of the caller's, and many in one transaction."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from durable_cli import starting, wake
+from durable_cli.core.timing import Duration, parse_duration
+from durable_cli.definition import UNSET, Definition
+from durable_cli.engine import Engine
+from durable_cli.errors import DurableError, UsageError
+from durable_cli.model import StartResult
+from durable_cli.request import Request, merging, request_for
+from durable_cli.store import activity, joined, runs
+from durable_cli.store import owners as owner_rows
+from durable_cli.store.database import Notice, Tx
+
+ITEM_OPTIONS = ("input", "key", "on_duplicate", "timeout", "at", "delay")
+
+
+def later_moment(at: dt.datetime | None, delay: Duration | None, now: int) -> int | None:
+    """The moment (ms UTC) before which a start must not begin, from `at=` or `delay=`."""
+    if at is not None and delay is not None:
+        raise UsageError("give at= or delay=, not both")
+    if delay is not None:
+        return now + parse_duration(delay)
+    if at is None:
+        return None
+    if not isinstance(at, dt.datetime) or at.tzinfo is None:
+        raise UsageError(f"at= takes a datetime with a zone, not {at!r}")
+    return round(at.timestamp() * 1000)
+
+
+def start_within(engine: Engine, connection: object, definition: Definition, request: Request) -> starting.Started:
+    """A start inside the caller's transaction. A duplicate leaves it usable, a refusal too."""
+
+    def write(tx: Tx, request: Request) -> tuple[starting.Started, list[int], int | None]:
+        started = starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+        return started, owner_rows.workers(tx), activity.newest(tx)
+
+    def attempt(request: Request) -> tuple[tuple[starting.Started, list[int], int | None], list[Notice]]:
+        return joined.within(connection, engine.path, lambda tx: write(tx, request))
+
+    (started, workers, newest), notices = merging(definition, request, attempt)
+
+    def tell_if_there() -> bool:
+        """Whether the caller's commit is there, by what this start wrote: its run, or the record of the duplicate."""
+
+        def there(tx: Tx) -> bool:
+            made = started.result is not None and started.result.run_id == request.run_id
+            return runs.by_id(tx, request.run_id) is not None if made else activity.there(tx, newest, request.workflow)
+
+        try:
+            if engine.database.read(there):
+                engine.listeners.tell(notices)
+                wake.ring(engine.path, workers)
+        except DurableError:
+            pass  # a hint that is missed: workers look by themselves
+        return True
+
+    joined.after_commit(connection, tell_if_there)
+    return started
+
+
+def requests_of(
+    engine: Engine, definition: Definition, items: list[Mapping[str, Any]], *, moved: bool
+) -> list[Request | DurableError]:
+    """The items of a bulk start, checked one by one; one that is wrong is its error."""
+    asked: list[Request | DurableError] = []
+    for item in items:
+        try:
+            asked.append(_request_of(engine, definition, item, moved))
+        except DurableError as error:
+            asked.append(error)
+    return asked
+
+
+def _request_of(engine: Engine, definition: Definition, item: Mapping[str, Any], moved: bool) -> Request:
+    if not isinstance(item, Mapping):
+        raise UsageError(f"an item is an object with {', '.join(ITEM_OPTIONS)}, not {type(item).__name__}")
+    unknown = sorted(set(item) - set(ITEM_OPTIONS))
+    if unknown:
+        raise UsageError(f"an item has no {unknown[0]!r}; it may have {', '.join(ITEM_OPTIONS)}")
+    timeout = item.get("timeout")
+    return request_for(
+        definition,
+        item.get("input", UNSET),
+        run_id=engine.new_id(),
+        key=item.get("key"),
+        on_duplicate=item.get("on_duplicate"),
+        timeout_ms=None if timeout is None else parse_duration(timeout),
+        at=later_moment(item.get("at"), item.get("delay"), engine.now()),
+        moved=moved,
+    )
+
+
+def start_many(
+    engine: Engine, definition: Definition, asked: list[Request | DurableError]
+) -> list[StartResult | DurableError]:
+    """All in one transaction: the answer of each, in order. One that is refused stops no other."""
+
+    def write(tx: Tx) -> list[StartResult | DurableError]:
+        return [one if isinstance(one, DurableError) else _each(tx, engine, definition, one) for one in asked]
+
+    return engine.write(write)
+
+
+def _each(tx: Tx, engine: Engine, definition: Definition, request: Request) -> StartResult | DurableError:
+    def attempt(request: Request) -> starting.Started:
+        with tx.savepoint():
+            return starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+
+    try:
+        started = merging(definition, request, attempt)
+    except DurableError as error:
+        tx.stand()  # an error of the file is everybody's
+        return error
+    if started.refusal is not None:
+        return started.refusal
+    assert started.result is not None
+    return started.result
+

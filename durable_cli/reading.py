@@ -1,0 +1,205 @@
+"""The questions that `Durable` answers. Each is one read snapshot; nothing here writes or loads users' code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from durable_cli import foreground, lookup
+from durable_cli.definition import Definition, WorkflowFunction
+from durable_cli.engine import Engine
+from durable_cli.errors import UsageError
+from durable_cli.listeners import EVENTS
+from durable_cli.lookup import KeyDetails
+from durable_cli.model import (
+    Activity,
+    Key,
+    Run,
+    Stats,
+    Status,
+    Workflow,
+)
+from durable_cli.owners import Liveness
+from durable_cli.store import checks, reports, runs, workflows
+from durable_cli.store.database import Tx
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+AnyWorkflow = WorkflowFunction[..., Any] | Definition | str
+
+
+def default_path() -> Path:
+    """`DURABLE_DB`, else `durable/durable.db` in `$XDG_DATA_HOME` or `~/.local/share`."""
+    named = os.environ.get("DURABLE_DB")
+    if named:
+        return Path(named).expanduser()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "durable" / "durable.db"
+
+
+class Reader:
+    """A durable file, to look at."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        clock: Callable[[], int] | None = None,
+        vfs: str | None = None,
+        liveness: Liveness | None = None,
+        ids: Callable[[], str] | None = None,
+        sleep: Callable[[float], None] | None = None,
+        dice: Callable[[], float] | None = None,
+        create: bool = True,
+    ) -> None:
+        self._engine = Engine(
+            Path(path) if path is not None else default_path(),
+            create=create,
+            clock=clock,
+            vfs=vfs,
+            liveness=liveness,
+            ids=ids,
+            sleep=sleep,
+            dice=dice,
+        )
+
+    @property
+    def path(self) -> Path:
+        """The file, absolute."""
+        return self._engine.path
+
+    def close(self) -> None:
+        """Give back what this process owns and close the file. The next call opens it again."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+    def run(self, run: str) -> Run:
+        """A run with its steps: by id, by a unique prefix of three letters or more, or "last".
+
+        Raises RunNotFound, AmbiguousRun.
+        """
+        return self._seen_run(self._read(lambda tx: lookup.run(tx, run)))
+
+    def find(self, *, key: str, workflow: str | None = None) -> Run:
+        """The holder of a key, else its newest run. Raises KeyNotFound, AmbiguousRun (runs of several workflows)."""
+        return self._seen_run(self._read(lambda tx: lookup.by_key(tx, key, workflow)))
+
+    def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        statuses: Iterable[Status | str] = (),
+        key: str | None = None,
+        unfinished: bool = False,
+        since_ms: int | None = None,
+        search: str | None = None,
+        limit: int | None = None,
+    ) -> list[Run]:
+        """Runs, newest first. `since_ms`: started at most so long ago. `search`: words, `key:`, `workflow:`,
+        `status:`."""
+        since = None if since_ms is None else self._engine.now() - since_ms
+        found = self._read(
+            lambda tx: reports.runs(
+                tx,
+                workflow=workflow,
+                statuses=[Status(status) for status in statuses],
+                key=key,
+                unfinished=unfinished,
+                since=since,
+                search=search,
+                limit=limit,
+            )
+        )
+        return [self._seen_run(run) for run in found]
+
+    def keys(self, *, workflow: str | None = None, held: bool = False, stuck_ms: int | None = None) -> list[Key]:
+        """Every key that has runs. `held`: only those with a holder; `stuck_ms`: only unfinished holders older."""
+        now, alive = self._engine.now(), self._engine.alive
+        return self._read(
+            lambda tx: lookup.keys(tx, now=now, alive=alive, workflow=workflow, held=held, stuck_ms=stuck_ms)
+        )
+
+    def key(self, key: str, *, workflow: str | None = None) -> KeyDetails:
+        """A key: holder, waiting run, all runs, what happened. Raises KeyNotFound, AmbiguousRun."""
+        now, alive = self._engine.now(), self._engine.alive
+        found = self._read(lambda tx: lookup.key_details(tx, key, workflow, now=now, alive=alive))
+        return replace(found, runs=[self._seen_run(run) for run in found.runs])
+
+    def activity(
+        self,
+        *,
+        kinds: Iterable[str] = (),
+        workflow: str | None = None,
+        key: str | None = None,
+        since_ms: int | None = None,
+        limit: int | None = None,
+    ) -> list[Activity]:
+        """What happened to keys, newest first."""
+        since = None if since_ms is None else self._engine.now() - since_ms
+        return self._read(
+            lambda tx: reports.activity(
+                tx, kinds=list(kinds), workflow=workflow, key=key, since=since, limit=limit
+            )
+        )
+
+    def stats(self, *, workflow: str | None = None, since_ms: int | None = None) -> Stats:
+        """Counts: runs by status, keys held, duplicates by outcome, dropped inputs, hand-offs."""
+        since = None if since_ms is None else self._engine.now() - since_ms
+        now = self._engine.now()
+        return self._read(lambda tx: Stats(**reports.stats(tx, now=now, workflow=workflow, since=since)))
+
+    def wait(self, run: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None) -> Run:
+        """Block until a run is finished. Raises RunNotFound; NotOver when `timeout_ms` is over or `stop` is set."""
+        return self.run(foreground.follow(self._engine, self.run(run).id, timeout_ms=timeout_ms, stop=stop).id)
+
+    def workflow(self, name: str) -> Workflow | None:
+        """What the file knows of a workflow."""
+        if not self.path.exists():
+            return None
+        return self._read(lambda tx: workflows.get(tx, name))
+
+    def workflow_names(self) -> list[str]:
+        """The workflows that the file knows."""
+        return self._read(workflows.names)
+
+    def last_completed_at(self, workflow: str, key: str | None) -> int | None:
+        """When the last completed run of a workflow with this key (or without one) ended, ms UTC."""
+        return self._read(lambda tx: runs.last_completed_at(tx, workflow, key))
+
+    def on(self, event: str, callback: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
+        """Call `callback(event, fields)` in this process after each commit of such an event; what is returned ends it.
+
+        Events: key.duplicate, key.handoff, key.release, key.retake, run.started, run.compensating, run.completed,
+        run.failed, run.cancelled, run.compensated, run.compensation_failed, workflow.moved, or "*". The same go to
+        the logger `durable.events` at INFO. A callback that raises is logged and changes nothing.
+        """
+        if event != "*" and event not in EVENTS:
+            raise UsageError(f"there is no event {event!r}; there are {', '.join(EVENTS)} and *")
+        return self._engine.listeners.on(event, callback)
+
+    def check(self) -> list[str]:
+        """What is wrong with the file: integrity, references, the invariants of keys. Empty: nothing."""
+        return self._read(checks.check)
+
+    def _read(self, question: Callable[[Tx], T]) -> T:
+        return self._engine.database.read(question)
+
+    def _seen_run(self, run: Run) -> Run:
+        if run.owner is None:
+            return run
+        return replace(run, owner=replace(run.owner, alive=self._engine.alive(run.owner.id)))

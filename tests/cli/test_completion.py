@@ -1,0 +1,241 @@
+"""Completion: the words that may come next, in real shells, with keys that a shell would execute."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from durable_cli.cli.app import build
+from durable_cli.cli.complete import bash_word, candidates, split_line, unquote
+from durable_cli.cli.options import Group
+
+COMPLETIONS = Path(__file__).resolve().parents[2] / "completions"
+KEYS = ["plain", "a b", "it's", 'say "hi"', "$(touch pwned)", "`touch pwned`", "article:42", "x=y;z", "back\\slash", "é→"]
+
+
+def commands(group, path=()):
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, Group):
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize(("path", "command"), [((), build()), *commands(build())], ids=lambda value: str(value)[:40])
+def test_options_that_are_completed_are_the_real_ones(path, command):
+    """Every option of every command, and no other; the same for commands."""
+    real = {name for param in command.params for name in param.opts if name.startswith("-")} | {"-h", "--help"}
+    assert {word for word, _ in candidates(path, "-")} == real
+    if isinstance(command, Group):
+        assert {word for word, _ in candidates(path, "")} == set(command.commands)
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "found"),
+    [
+        ([], "ru", {"run", "runs"}),
+        (["runs"], "", {"list", "show", "wait"}),
+        (["--json", "runs"], "l", {"list"}),
+        (["key"], "", {"list", "show"}),
+        (["runs", "list", "--status"], "comp", {"completed", "compensating", "compensated", "compensation_failed"}),
+        (["runs", "list", "--status=failed", "--format"], "js", {"json", "jsonl"}),
+        (["runs", "list"], "--format=js", {"--format=json", "--format=jsonl"}),
+        (["--color"], "", {"auto", "always", "never"}),
+        (["run", "x", "--on-duplicate"], "c", {"cancel_existing"}),
+        (["run", "--key"], "--js", set()),
+        (["run", "--", "x"], "--", set()),
+        (["nonsense"], "", None),
+    ],
+    ids=str,
+)
+def test_what_may_come_next(words, typed, found, monkeypatch, tmp_path):
+    """Options, their values and commands; a value is never completed as an option."""
+    monkeypatch.setenv("DURABLE_DB", str(tmp_path / "none.db"))
+    words = {word for word, _ in _or_nothing(words, typed)}
+    assert found is None or words == found
+    assert not (tmp_path / "none.db").exists()
+
+
+def _or_nothing(words, typed):
+    try:
+        return candidates(words, typed)
+    except Exception:
+        return []  # `main` says nothing then
+
+
+@pytest.mark.parametrize(
+    ("value", "raw", "inserted"),
+    [
+        ("a b", "", "a\\ b"),
+        ("a b", "a", "a\\ b"),
+        ("a b", '"a', "a b"),
+        ("$(x)", "", "\\$\\(x\\)"),
+        ("$(x)", '"', "\\$(x)"),
+        ("it's", "'it", "it'\\''s"),
+        ("article:42", "article:", "42"),
+        ("article:42", "arti", "article:42"),
+        ("article:42", '"article:', "article:42"),
+        ("--format=json", "--format=", "json"),
+        ("--format=json", "--format=j", "json"),
+        ("a:b c", "a\\:b", "a:b\\ c"),
+    ],
+)
+def test_what_bash_inserts(value, raw, inserted):
+    """bash replaces only what stands behind the last of its word breaks, or behind the open quote."""
+    assert bash_word(value, raw) == inserted
+
+
+@pytest.mark.parametrize(
+    ("line", "raw", "texts"),
+    [
+        ("durable runs ", ["durable", "runs", ""], ["durable", "runs", ""]),
+        ('durable "a b', ["durable", '"a b'], ["durable", "a b"]),
+        ("durable a\\ b", ["durable", "a\\ b"], ["durable", "a b"]),
+        ("durable 'a'\"b\"  c", ["durable", "'a'\"b\"", "c"], ["durable", "ab", "c"]),
+    ],
+)
+def test_a_line_is_read_as_bash_reads_it(line, raw, texts):
+    """Without expanding anything."""
+    assert split_line(line) == raw
+    assert [unquote(word)[0] for word in raw] == texts
+
+
+@pytest.fixture(scope="module")
+def keyed(shared_cli):
+    """A database with awkward keys, and a program called `durable` first on PATH."""
+    for key in [*KEYS, "line\nbreak", "esc\x1b[2J"]:
+        assert shared_cli("start", "flows:quiet", "--key", key).code == 0
+    tools = shared_cli.dir / "bin"
+    tools.mkdir()
+    (tools / "durable").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m durable_cli "$@"\n')
+    (tools / "durable").chmod(0o755)
+    return shared_cli
+
+
+def test_keys_runs_and_workflows_come_from_the_database(keyed):
+    """Never from user code; keys with control characters are left out."""
+    keys = {line.split("\t")[0] for line in keyed("__complete", "zsh", "keys", "show", "").out.splitlines()}
+    assert keys == set(KEYS)
+    assert set(keyed("__complete", "zsh", "run", "flows:quiet", "--key", "a").out.splitlines()) == {
+        "a b\tquiet pending",
+        "article:42\tquiet pending",
+    }
+    runs = keyed("__complete", "zsh", "show", "").out.splitlines()
+    assert len(runs) == len(KEYS) + 3
+    assert keyed("__complete", "zsh", "run", "").out.split()[0] == "quiet"
+    assert "flows.py" in keyed("__complete", "zsh", "run", "fl").out
+
+
+def test_completion_says_nothing_when_something_is_wrong(cli):
+    """No database, no such command, a broken configuration: no candidate, no message, no file."""
+    (cli.dir / "durable.toml").write_text("broken = ")
+    for argv in (["zsh", "keys", "show", ""], ["zsh", "nope", "x", ""], ["bash"], [], ["fish", "run", "--db"]):
+        result = cli("__complete", *argv, env={"DURABLE_DB": ""})
+        assert (result.out, result.err) == ("", "")
+    assert not cli.db.exists()
+
+
+class Shell:
+    """An interactive shell on a terminal, whose program `show` prints its arguments, one a line in brackets."""
+
+    def __init__(self, cli, name, argv, setup):
+        pexpect = pytest.importorskip("pexpect")
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed here")
+        env = cli.full_env({"PATH": f"{cli.dir}/bin:{os.environ['PATH']}", "TERM": "xterm", "PS1": "> ", "INPUTRC": "/dev/null"})
+        (cli.dir / "bin" / "show").write_text('#!/bin/sh\nprintf "[%s]" "$@" > shown.tmp\nmv shown.tmp shown\n')
+        (cli.dir / "bin" / "show").chmod(0o755)
+        self.dir = cli.dir
+        self.child = pexpect.spawn(argv[0], argv[1:], cwd=str(cli.dir), env=env, timeout=15, dimensions=(50, 200), encoding="utf-8")
+        (cli.dir / "ready").unlink(missing_ok=True)
+        for line in setup:
+            self.child.sendline(line)
+        self._until(self.dir / "ready")
+
+    def _until(self, path: Path) -> None:
+        end = time.monotonic() + 15
+        while not path.exists():
+            assert time.monotonic() < end, f"no {path.name}"
+            try:
+                self.child.read_nonblocking(65536, timeout=0.05)
+            except Exception as error:
+                assert "Timeout" in type(error).__name__, error
+
+    def complete(self, typed: str) -> str:
+        """Type, press tab, press enter; the arguments that the program got."""
+        (self.dir / "shown").unlink(missing_ok=True)
+        self.child.send(typed)
+        time.sleep(0.1)
+        self.child.send("\t")
+        time.sleep(0.8)
+        self.child.send("\n")
+        self._until(self.dir / "shown")
+        return (self.dir / "shown").read_text()
+
+    def close(self) -> None:
+        self.child.close(force=True)
+
+
+# `show` completes as `durable` does: the scripts ask the program that stands first, so it is told apart here.
+SHELLS = {
+    "bash": (
+        ["bash", "--norc", "-i"],
+        [
+            f"source {COMPLETIONS}/durable.bash",
+            '_show() { COMP_LINE="durable${COMP_LINE#show}"; ((COMP_POINT+=3)); _durable durable; }',
+            "complete -o nosort -F _show show",
+            "touch ready",
+        ],
+    ),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        [
+            "autoload -U compinit; compinit -u -D",
+            f"source {COMPLETIONS}/_durable",
+            "_show() { words[1]=durable; _durable; }; compdef _show show",
+            "touch ready",
+        ],
+    ),
+    "fish": (
+        ["fish", "--no-config", "-i"],
+        [
+            "set -g fish_greeting; set -g fish_autosuggestion_enabled 0",
+            f"source {COMPLETIONS}/durable.fish",
+            "complete -c show -f -a '(__durable_complete_for durable)'",
+            "touch ready",
+        ],
+    ),
+}
+TYPED = [
+    ("show keys show pl", "plain"),
+    ("show keys show 'a ", "a b"),
+    ("show keys show a\\ ", "a b"),
+    ("show keys show sa", 'say "hi"'),
+    ("show keys show it", "it's"),
+    ("show keys show \\$", "$(touch pwned)"),
+    ("show keys show \\`", "`touch pwned`"),
+    ("show keys show article:", "article:42"),
+    ("show keys show ar", "article:42"),
+    ("show keys show x=", "x=y;z"),
+    ("show keys show ba", "back\\slash"),
+    ("show keys show é", "é→"),
+    ("show run flows:quiet --key $", "$(touch pwned)"),
+]
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_real_shell_inserts_the_key_and_executes_nothing(keyed, name):
+    """Quotes, blanks, `$(...)`, backticks, colons: what the program gets is the key, literally (M08)."""
+    argv, setup = SHELLS[name]
+    shell = Shell(keyed, name, argv, setup)
+    try:
+        for typed, key in TYPED:
+            got = shell.complete(typed)
+            assert got.endswith(f"[{key}]"), (typed, got)
+        assert not (keyed.dir / "pwned").exists()
+    finally:
+        shell.close()
