@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from durable_cli.client import Durable as Durable
     from durable_cli.context import AsyncContext as AsyncContext
     from durable_cli.context import Context as Context
+    from durable_cli.declaring import schedule as schedule
     from durable_cli.definition import Retry as Retry
     from durable_cli.definition import workflow as workflow
     from durable_cli.errors import Abort as Abort
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from durable_cli.model import Key as Key
     from durable_cli.model import Outcome as Outcome
     from durable_cli.model import Run as Run
+    from durable_cli.model import Schedule as Schedule
     from durable_cli.model import StartResult as StartResult
     from durable_cli.model import Status as Status
     from durable_cli.model import Step as Step
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "client": ("Durable",),
     "context": ("AsyncContext", "Context"),
+    "declaring": ("schedule",),
     "definition": ("Retry", "workflow"),
     "errors": (
         "Abort",
@@ -55,7 +58,7 @@ _HOME = {
         "StepFailed",
     ),
     "foreground": ("Execution",),
-    "model": ("Activity", "Key", "Outcome", "Run", "StartResult", "Status", "Step"),
+    "model": ("Activity", "Key", "Outcome", "Run", "Schedule", "StartResult", "Status", "Step"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from durable_cli import explaining, lookup, settling, starting
 from durable_cli.core import arbitration
 from durable_cli.core.keys import check_key, check_step_name
+from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.errors import (
     AlreadyFinished,
@@ -23,7 +25,9 @@ from durable_cli.model import (
     CancelResult,
     Run,
     StartResult,
+    Status,
 )
+from durable_cli.pruning import Pruned, prune
 from durable_cli.reading import Reader
 from durable_cli.store import events, runs
 from durable_cli.store.database import Tx
@@ -139,6 +143,27 @@ class Changer(Reader):
             return explaining.cancel(self.run(run), workflow, key)
         found = None if name is None else self._read(lambda tx: lookup.by_key_or_none(tx, name, workflow))
         return explaining.cancel(found, workflow, key)
+
+    def prune(
+        self,
+        *,
+        older_than: Duration,
+        workflow: str | None = None,
+        statuses: Iterable[Status | str] = (),
+        dry_run: bool = False,
+        trust_clock: bool = False,
+    ) -> Pruned:
+        """Delete finished runs that ended at least so long ago, with their steps, events and logs; a pruned holder's
+        key is free. Activity stays 7 days, and as long as any run has its key. Raises ClockSuspect.
+        """
+        return prune(
+            self._engine,
+            older_than_ms=parse_duration(older_than),
+            workflow=workflow,
+            statuses=[Status(status) for status in statuses],
+            dry_run=dry_run,
+            trust_clock=trust_clock,
+        )
 
     def send_event(self, run: str, name: str, payload: object = None, *, buffer: bool = True) -> Run:
         """Send an event to an unfinished run: delivered if it waits for it, else kept until it gets there.

@@ -14,7 +14,7 @@ from durable_cli.core.replay import Recorded
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.errors import KeyContended, KeyTaken, UsageError
 from durable_cli.execution import Suspend
-from durable_cli.model import OnDuplicate, Run, RunError, Status, Step, StepStatus
+from durable_cli.model import OnDuplicate, RunError, Status, Step, StepStatus
 from durable_cli.operations import Operations, step_failed
 from durable_cli.request import MERGES, MergeFirst, Request, request_for
 from durable_cli.store import runs
@@ -92,8 +92,20 @@ def _request(
 
 
 def _begin(tx: Tx, operations: Operations, request: Request, kind: str) -> Step:
-    engine = operations.execution.engine
     waiting = operations.row(kind, request.workflow, StepStatus.WAITING)
+    try:
+        with tx.savepoint():
+            return _started(tx, operations, request, waiting, kind)
+    except _Deadlock as deadlock:
+        return _failed(operations, waiting, RunError("Deadlock", str(deadlock)))
+
+
+class _Deadlock(Exception):
+    """The child could only end after the run that is about to wait for it."""
+
+
+def _started(tx: Tx, operations: Operations, request: Request, waiting: Step, kind: str) -> Step:
+    engine = operations.execution.engine
     started = starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
     if started.result is None:
         assert started.refusal is not None
@@ -104,20 +116,10 @@ def _begin(tx: Tx, operations: Operations, request: Request, kind: str) -> Step:
     if kind == "start":
         now = engine.now()
         return replace(begun, status=StepStatus.COMPLETED, finished_at=now, result=f'"{child.id}"')
-    if _waits_for_itself(tx, operations.execution.run, child):
-        message = f"run {child.id} holds the key {child.key!r} and waits, itself, for this call"
-        return _failed(operations, begun, RunError("Deadlock", message))
+    if runs.needs(tx, child.row_id, operations.execution.run.row_id):
+        waits = "waits, itself, for this call" if child.runs_after_row is None else "would wait behind a run that does"
+        raise _Deadlock(f"run {child.id} of {child.workflow!r} (key {child.key!r}) {waits}; nothing was started")
     return _look(tx, operations, begun)
-
-
-def _waits_for_itself(tx: Tx, run: Run, child: Run) -> bool:
-    """Is the run that we are about to wait for the one that waits for us?"""
-    at: Run | None = run
-    while at is not None:
-        if at.row_id == child.row_id:
-            return True
-        at = runs.get(tx, at.parent_row) if at.parent_row is not None else None
-    return False
 
 
 def _look(tx: Tx, operations: Operations, step: Step) -> Step:

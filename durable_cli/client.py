@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from durable_cli import explaining, foreground, starting
-from durable_cli.changing import AnyWorkflow, Changer, result_of
+from durable_cli.changing import AnyWorkflow, result_of
 from durable_cli.core.keys import check_run_id
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
@@ -26,13 +26,14 @@ from durable_cli.producing import later_moment, requests_of, start_many, start_w
 from durable_cli.request import Request, merging, request_for
 from durable_cli.runner import silent
 from durable_cli.store.database import Tx
+from durable_cli.timetable import Timetable
 
 if TYPE_CHECKING:
-    from durable_cli.worker import Counts, Worker
+    from durable_cli.worker import Counts, Due, Worker
 
 
 
-class Durable(Changer):
+class Durable(Timetable):
     """A durable file: starts, executes and shows runs.
 
     `path` defaults to `default_path()`. `clock` gives the moment in ms UTC. The file is opened (and created, unless
@@ -195,13 +196,24 @@ class Durable(Changer):
         return self.worker(concurrency=concurrency, stop=stop).tick()
 
     def worker(
-        self, *, concurrency: int = 16, stop: threading.Event | None = None, grace: Duration = "10s"
+        self,
+        *,
+        concurrency: int = 16,
+        stop: threading.Event | None = None,
+        grace: Duration = "10s",
+        progress: Callable[[Progress], None] = silent,
     ) -> Worker:
-        """A worker on this file, to be run by its `work()` or `tick()`."""
+        """A worker on this file, to be run by its `work()` or `tick()`. `progress` is called in its threads."""
         from durable_cli.worker import Worker  # late: most processes are none
 
         grace_s = parse_duration(grace) / 1000
-        return Worker(self._engine, concurrency=concurrency, stop=stop, grace_s=grace_s)
+        return Worker(self._engine, concurrency=concurrency, stop=stop, grace_s=grace_s, progress=progress)
+
+    def due(self) -> Due:
+        """What `tick` would do now: orphaned, overdue and due runs, by their ids. Writes nothing."""
+        from durable_cli.worker import look
+
+        return look(self._engine)
 
     # -- internal ------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from durable_cli.definition import UNSET, WorkflowFunction
 from durable_cli.errors import UsageError
 from durable_cli.model import OnDuplicate
 from durable_cli.operations import Operations, StepOptions, drive
+from durable_cli.outside import AsyncOutside, PlainOutside
 from durable_cli.values import codec
 from durable_cli.waits import NO_DEFAULT
 
@@ -158,7 +159,7 @@ def _options(kwargs: dict[str, Any]) -> StepOptions:
     )
 
 
-class Context(_Calls):
+class Context(_Calls, PlainOutside):
     """The context of a plain workflow function.
 
     Every operation is recorded: on a replay it gives back what it gave the first time.
@@ -300,7 +301,7 @@ class Context(_Calls):
         return run_id
 
 
-class AsyncContext(_Calls):
+class AsyncContext(_Calls, AsyncOutside):
     """The context of an `async def` workflow function: `Context`, to be awaited.
 
     An `async def` step runs on the event loop, a plain one in a thread; a step's `timeout` cancels it.

@@ -157,7 +157,10 @@ class Engine:
             step = made[-1]
             return step if history.at(tx, claim.row_id, step.branch, step.seq) == step else None
 
-        return self.database.write(write, landed=landed)
+        step = self.database.write(write, landed=landed)
+        if step is not None and step.child_row is not None:
+            self.ring()  # a child was begun
+        return step
 
     def go_on(self, claim: Claim) -> bool:
         """A run that rested (or, with epoch 0, had not begun) while we stayed by it is executed. False: it is not
@@ -196,7 +199,7 @@ class Engine:
             if settling.give_back(tx, claim, now=self.now()):
                 transitions.note(tx, claim.row_id, note)
 
-        self.database.write(write)
+        self.write(write)
 
     def still_ours(self, claim: Claim) -> bool:
         """The fence, read only."""
@@ -214,6 +217,10 @@ class Engine:
         result = self.database.write(and_look_for_workers, landed=landed)
         wake.ring(self.path, workers)
         return result
+
+    def ring(self) -> None:
+        """Tell the workers to look: something is due."""
+        wake.ring(self.path, self.database.read(owner_rows.workers))
 
     def has_live_worker(self, tx: Tx) -> bool:
         """Is there a live worker, which executes whatever is due?"""
@@ -236,13 +243,16 @@ class Engine:
         with self._lock:
             self._mine.pop(claim, None)
 
+    def mine(self) -> set[Claim]:
+        """The runs that this process executes."""
+        with self._lock:
+            return {claim for claim, pid in self._mine.items() if pid == os.getpid()}
+
     def abandon(self, claims: list[Claim] | None = None) -> None:
         """Give back the runs that this process executes, so that anybody may go on with them at once."""
-        with self._lock:
-            ours = [claim for claim, pid in self._mine.items() if pid == os.getpid()]
-        mine = ours if claims is None else claims
+        mine = list(self.mine()) if claims is None else claims
         if mine:
-            self.database.write(lambda tx: [settling.give_back(tx, claim, now=self.now()) for claim in mine])
+            self.write(lambda tx: [settling.give_back(tx, claim, now=self.now()) for claim in mine])
 
     def die(self) -> None:
         """For tests: as if this process were killed here and now. What it owned belongs to a dead owner, and nothing
@@ -265,7 +275,7 @@ class Engine:
             owner_id = self._owner[1]
             self._owner = None
             try:
-                self.database.write(lambda tx: self._resign(tx, owner_id))
+                self.write(lambda tx: self._resign(tx, owner_id))
             except DurableError:
                 pass  # the lock goes all the same, and the next owner removes the row
             self.liveness.release(owner_id)

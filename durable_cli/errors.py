@@ -8,7 +8,7 @@ default message. Exit codes are those of `durable help exit-codes`.
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class DurableError(Exception):
@@ -136,6 +136,10 @@ class WorkflowNotFound(NotFound):
     """No such workflow."""
 
 
+class ScheduleNotFound(NotFound):
+    """No such schedule."""
+
+
 class ModuleNotFound(NotFound):
     """No such module or file."""
 
@@ -195,6 +199,10 @@ class AlreadyFinished(Refused):
 
 class NotWaiting(Refused):
     """The run is not waiting for this event."""
+
+
+class ScheduleTaken(Refused):
+    """The name of this schedule belongs to code, or to one that was made by hand."""
 
 
 class NotOver(Refused):
@@ -288,6 +296,12 @@ class NetworkFilesystem(DatabaseUnusable):
     """The database lies on a network or virtual-machine file system, where SQLite loses data."""
 
 
+class ClockSuspect(DurableError):
+    """The clock seems to have jumped."""
+
+    exit_code = 75
+
+
 class OutcomeUnknown(DurableError):
     """The disk failed while the change was written, and whether it is there cannot be told."""
 
@@ -296,6 +310,10 @@ class OutcomeUnknown(DurableError):
 
 class DiskError(DurableError):
     """The disk failed."""
+
+
+FILE_ERRORS: Final = (DatabaseLocked, DiskFull, DatabaseReadOnly, DatabaseUnusable, OutcomeUnknown, DiskError)
+"""What is wrong with the file, and with nothing that anybody asked for."""
 
 
 class InvalidConfig(DurableError):
@@ -332,6 +350,9 @@ class StepFailed(DurableError):
     carries the recorded text of the error and never the live exception.
     """
 
+    carried: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the record keeps besides the text."""
+
     def __init__(
         self,
         step: str,
@@ -362,6 +383,41 @@ class ChildFailed(StepFailed):
     """The run that `ctx.call` waited for did not complete."""
 
 
+class ShellFailed(StepFailed):
+    """The command of `ctx.shell` could not be run, was killed, or did not exit with 0.
+
+    `exit_code` is None where a signal (`signal`, its number) or a timeout ended it. As in a shell, 127 means that there
+    is no such program and 126 that it cannot be executed. `output`: its last lines.
+    """
+
+    carried = ("exit_code", "signal", "output")
+    exit_code: int | None = None  # type: ignore[assignment, misc]
+    signal: int | None = None
+    output: str | None = None
+
+    @property
+    def exit_status(self) -> int:
+        return 1
+
+    def fields(self) -> dict[str, object]:
+        return {**super().fields(), "exit_code": self.exit_code, "signal": self.signal}
+
+
+class HttpFailed(StepFailed):
+    """The request of `ctx.http` got no answer (`status` None), or another one than was expected.
+
+    `retry_after_ms`: how long the other side asked to wait. `final`: trying again cannot help.
+    """
+
+    carried = ("status",)
+    status: int | None = None
+    retry_after_ms: int = 0
+    final: bool = False
+
+    def fields(self) -> dict[str, object]:
+        return {**super().fields(), "status": self.status}
+
+
 class BranchesFailed(DurableError):
     """Branches of `ctx.parallel`, `ctx.map` or `ctx.race` failed.
 
@@ -375,6 +431,12 @@ class BranchesFailed(DurableError):
 
     def fields(self) -> dict[str, object]:
         return {"failed": list(self.errors)}
+
+
+class MissingExtra(DurableError):
+    """A part of durable is not installed."""
+
+    final = True  # of a step: trying again cannot help
 
 
 class StepTimeout(DurableError):

@@ -2,7 +2,7 @@
 
 Some things leave the workflow function by a BaseException, so that `except Exception` around a step does not swallow
 them: a rest (`Suspend`), the end of a branch that nobody needs any more (`Closed`), a request to stop (`Stop`), the
-loss of the run to somebody else (`Lost`), a deadline (`TimedOut`), and the turn to undoing (`Undo`). One that is
+loss of the run to somebody else (`Lost`) or of the file (`Broken`), a deadline (`TimedOut`), and the turn to undoing (`Undo`). One that is
 swallowed all the same is raised again by the next operation.
 """
 
@@ -20,6 +20,7 @@ from durable_cli.model import Claim, Run, Step
 if TYPE_CHECKING:
     from durable_cli.core.policies import Retry
     from durable_cli.engine import Engine
+    from durable_cli.logs import RunLog
     from durable_cli.operations import Operations
     from durable_cli.values import Codec
 
@@ -48,6 +49,14 @@ class Stop(Leave):
 
 class Lost(Leave):
     """The run is not ours any more: cancelled, replaced, or taken by another process."""
+
+
+class Broken(Leave):
+    """The file could not be read or written. No failure of the run's: it goes on when the file is mended."""
+
+    def __init__(self, error: DurableError) -> None:
+        super().__init__()
+        self.error = error
 
 
 class TimedOut(Leave):
@@ -109,6 +118,7 @@ class Execution:
     face: Face
     stop: threading.Event
     progress: Callable[[Progress], None]
+    log: RunLog
     undoing: bool = False
     gone: Leave | None = None
     """Why the whole run is being left (a rest leaves one branch only)."""

@@ -9,13 +9,13 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
 from durable_cli.errors import StepTimeout
 from durable_cli.execution import Face, TimedOut
-from durable_cli.operations import Operations, drive
+from durable_cli.operations import Operations, current_branch, drive
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,8 @@ class PlainFace:
         return result
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
-        return _called(function, (Context(operations),), {})
+        with _speaking(operations):
+            return _called(function, (Context(operations),), {})
 
     async def blocking(self, function: Callable[[], T]) -> T:
         return function()
@@ -68,6 +69,9 @@ class AsyncFace:
         import asyncio
 
         async def called() -> Any:
+            return await _unless_cancelled(call_it())
+
+        async def call_it() -> Any:
             if inspect.iscoroutinefunction(function):
                 with _one_process():
                     return await function(*args, **kwargs)
@@ -85,9 +89,11 @@ class AsyncFace:
             raise
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
-        with _one_process():
+        with _one_process(), _speaking(operations):
             result = function(AsyncContext(operations))
-            return await result if inspect.isawaitable(result) else result
+            result = await result if inspect.isawaitable(result) else result
+            operations.check_at_rest()
+            return result
 
     async def blocking(self, function: Callable[[], T]) -> T:
         import asyncio
@@ -116,6 +122,16 @@ class _Later:
         return self._job().__await__()
 
 
+@contextmanager
+def _speaking(operations: Operations) -> Iterator[None]:
+    """What is printed meanwhile, outside of steps, belongs to this branch."""
+    token = current_branch.set(operations)
+    try:
+        yield
+    finally:
+        current_branch.reset(token)
+
+
 def call_within(
     face: Face,
     function: Callable[..., Any],
@@ -126,6 +142,17 @@ def call_within(
     """Call a workflow function, for at most `seconds`; then TimedOut. A plain function that is still executing by then
     goes on in its thread, where nothing it does is accepted any more.
     """
+    with _speaking(operations):
+        return _call_within(face, function, operations, arguments, seconds)
+
+
+def _call_within(
+    face: Face,
+    function: Callable[..., Any],
+    operations: Operations,
+    arguments: tuple[object, ...],
+    seconds: float | None,
+) -> Any:
     if isinstance(face, AsyncFace):
         return run_async(lambda: _awaited(function, AsyncContext(operations), arguments, seconds))
     arguments = (Context(operations), *arguments)
@@ -169,15 +196,37 @@ def shared_loop() -> Iterator[None]:
 
 
 def run_async(make: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine to its end: on the shared event loop, else on one of its own."""
+    """Run a coroutine to its end: on the shared event loop, else on one of its own. From a thread whose loop is running
+    (a step or a notebook that executes a workflow) it gets a thread too.
+    """
     import asyncio
 
     async def main() -> T:
-        return await make()
+        return await _unless_cancelled(make())
 
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        return cast("T", _in_thread(lambda: asyncio.run(main()), None)[1])
     if _loop is None:
         return asyncio.run(main())
     return asyncio.run_coroutine_threadsafe(main(), _loop).result()
+
+
+async def _unless_cancelled(code: Awaitable[T]) -> T:
+    """Await user code. A CancelledError that it lets out while nobody cancels us is a failure like any other."""
+    import asyncio
+    import concurrent.futures
+
+    try:
+        return await code
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise concurrent.futures.CancelledError("something that was awaited had been cancelled") from None
 
 
 async def _awaited(
@@ -188,7 +237,9 @@ async def _awaited(
     try:
         async with asyncio.timeout(None if seconds is None else max(seconds, 0)) as limit:
             with _one_process():
-                return await function(context, *arguments)
+                result = await function(context, *arguments)
+                context._operations.check_at_rest()
+                return result
     except TimeoutError:
         if limit.expired():
             raise context._operations.leave(TimedOut()) from None
@@ -238,7 +289,7 @@ def _end_forked(error: BaseException | None) -> NoReturn:
     os._exit(code & 0xFF if isinstance(code, int) else 1)
 
 
-def _in_thread(function: Callable[[], T], seconds: float) -> tuple[bool, T | None]:
+def _in_thread(function: Callable[[], T], seconds: float | None) -> tuple[bool, T | None]:
     """Call a function in a thread, waiting for it at most so long: (finished, its result); raises what it raised."""
     results: list[T] = []
     errors: list[BaseException] = []

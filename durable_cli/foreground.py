@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from durable_cli import starting
+from durable_cli.capture import in_foreground
 from durable_cli.core import lifecycle
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
@@ -142,6 +143,19 @@ def _execute_claim(
     ended: bool,
 ) -> Execution:
     """Execute a claimed run to its end, then whatever it promotes. The call is about the run of `result`."""
+    with in_foreground():
+        return _execute_claims(engine, definition, claim, result, watch, ended=ended)
+
+
+def _execute_claims(
+    engine: Engine,
+    definition: Definition,
+    claim: Claim | None,
+    result: StartResult | None,
+    watch: Watch,
+    *,
+    ended: bool,
+) -> Execution:
     assert claim is not None
     named = result.run_id if result else claim.run_id
     executed: list[str] = []
@@ -236,7 +250,10 @@ def _executed_child(engine: Engine, claim: Claim, watch: Watch) -> bool:
         watch.unloadable.append(known.name)
         engine.put_back(child, note=error.message)
         return True
-    take_turn(engine, child, definition, stay=False, stop=watch.stop, progress=watch.progress)
+    at: Claim | None = child
+    while at is not None:  # and whoever waited behind it
+        turn = take_turn(engine, at, definition, stay=False, stop=watch.stop, progress=watch.progress)
+        at = turn.promoted if isinstance(turn, Ended) else None
     return True
 
 

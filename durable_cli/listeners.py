@@ -20,6 +20,8 @@ EVENTS = (
     "key.handoff",
     "key.release",
     "key.retake",
+    "key.prune",
+    "key.held_long",
     "run.started",
     "run.compensating",
     "run.completed",

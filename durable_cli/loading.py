@@ -16,7 +16,7 @@ from durable_cli.definition import Definition, WorkflowFunction, definitions
 from durable_cli.errors import ModuleNotFound, UsageError, WorkflowNotFound
 from durable_cli.importing import file_of, import_named, load_file, prepare_path
 from durable_cli.model import Workflow
-from durable_cli.places import check_safe, package_root, same_place
+from durable_cli.places import COMMANDS, check_safe, package_root, same_place
 
 _MODULE: Final = re.compile(r"[^\s:/.]+(\.[^\s:/.]+)*")
 
@@ -36,19 +36,15 @@ def load_target(
     when the user's module raised, `UsageError` when the target fits several workflows.
     """
     home = os.path.realpath(app_dir if app_dir is not None else os.getcwd())
-    where, colon, attribute = target.rpartition(":")
-    if not colon or target.endswith(".py"):
-        where, colon, attribute = target, "", ""
-    if colon and not (where and attribute):
-        raise UsageError(f"{target!r} is no target", hint="write module:workflow or path/to/file.py:workflow")
+    where, attribute = split_target(target)
     if where.endswith(".py") or os.sep in where:
         return _pick(_load_path(where, home), attribute, where)
-    if not colon:
+    if not attribute:
         row = known(where)
         if row is not None:
             _refuse_ambiguous(where, row, home)
             return load_workflow(row)
-        if _find_here(where, home) is None and where not in sys.modules:
+        if find_here(where, home) is None and where not in sys.modules:
             near = difflib.get_close_matches(where, list(names()), 1)
             if near:
                 raise WorkflowNotFound(
@@ -58,6 +54,29 @@ def load_target(
     return _pick(_load_module(where, home, attribute), attribute, where)
 
 
+def split_target(target: str) -> tuple[str, str]:
+    """A TARGET as (module, file or workflow; what is named behind the colon, or ""). Raises UsageError."""
+    where, colon, attribute = target.rpartition(":")
+    if not colon or target.endswith(".py"):
+        return target, ""
+    if not (where and attribute):
+        raise UsageError(f"{target!r} is no target", hint="write module:workflow or path/to/file.py:workflow")
+    return where, attribute
+
+
+def load_module(target: str, *, app_dir: Path | None) -> tuple[str, list[Definition]]:
+    """A module or file that a command line names: its file (of a package: its directory), and the workflows that it
+    holds or defines, those of the modules in a package too. Raises as `load_target`.
+    """
+    home = os.path.realpath(app_dir if app_dir is not None else os.getcwd())
+    path = target.endswith(".py") or os.sep in target
+    module = _load_path(target, home) if path else _load_module(target, home, "")
+    file = file_of(module)
+    root = os.path.dirname(file) if os.path.basename(file) == "__init__.py" else file
+    inside = [one for one in definitions() if one.location.file.startswith(root + os.sep)]
+    return root, list(dict.fromkeys([*_workflows_in(module), *inside]))
+
+
 def load_workflow(row: Workflow) -> Definition:
     """The workflow of a row in the database, from the place stored there, unless this process has it already.
 
@@ -65,6 +84,10 @@ def load_workflow(row: Workflow) -> Definition:
     file. `ModuleNotFound` when the file is gone, `WorkflowNotFound` when the workflow is no longer in it,
     `ModuleFailed` when it raises.
     """
+    if row.location.file == COMMANDS:
+        from durable_cli.commands import definition_of
+
+        return definition_of(row.name, row.policies)
     found = _known_here(row)
     if found is not None:
         return found
@@ -99,7 +122,7 @@ def _known_here(row: Workflow) -> Definition | None:
 
 def _refuse_ambiguous(name: str, row: Workflow, app_dir: str) -> None:
     """A bare name that is both a known workflow and a module of the app-dir with other code."""
-    file = _find_here(name, app_dir)
+    file = find_here(name, app_dir)
     if file is not None and os.path.realpath(file) != row.location.file:
         raise UsageError(
             f"{name!r} is a workflow of the database and a module here",
@@ -164,7 +187,13 @@ def _no_workflow(message: str, there: list[Definition], where: str, asked: str) 
 
 
 def _load_path(path: str, app_dir: str) -> ModuleType:
-    """The module of a file named on the command line: from the current directory, else from the app-dir."""
+    """The module of a file named on the command line."""
+    file = find_path(path, app_dir)
+    return load_file(file, package_root(file), None)
+
+
+def find_path(path: str, app_dir: str) -> str:
+    """A Python file named on the command line: from the current directory, else from the app-dir. ModuleNotFound."""
     path = os.path.expanduser(path)
     file = next((f for f in (os.path.abspath(path), os.path.join(app_dir, path)) if os.path.isfile(f)), None)
     if file is None:
@@ -177,12 +206,12 @@ def _load_path(path: str, app_dir: str) -> ModuleType:
         raise ModuleNotFound(
             f"{path} is no Python file (.py)", hint="write path/to/file.py:workflow, or a module and --app-dir DIR"
         )
-    return load_file(file, package_root(file), None)
+    return file
 
 
 def _load_module(name: str, app_dir: str, attribute: str) -> ModuleType:
     """A module named on the command line."""
-    here = _find_here(name, app_dir)
+    here = find_here(name, app_dir)
     loaded = sys.modules.get(name)
     taken = here is not None and loaded is not None and file_of(loaded) != os.path.realpath(here)
     if here is not None and taken and name.partition(".")[0] not in sys.stdlib_module_names:
@@ -203,13 +232,13 @@ def _load_module(name: str, app_dir: str, attribute: str) -> ModuleType:
 def _near_modules(name: str, app_dir: str, attribute: str) -> list[str]:
     """What could have been meant by a module that is not there: those beside it, or `a:b` written as `a.b`."""
     package, _, last = name.rpartition(".")
-    if package and not attribute and _find_here(package, app_dir) is not None:
+    if package and not attribute and find_here(package, app_dir) is not None:
         return [f"{package}:{last}"]
     beside = _python_files(os.path.join(app_dir, *package.split(".")), "")
     return [f"{package}.{near}:{attribute}".strip(".:") for near in beside]
 
 
-def _find_here(name: str, app_dir: str) -> str | None:
+def find_here(name: str, app_dir: str) -> str | None:
     """The file of a module or package of the app-dir, looked up without importing."""
     base = os.path.join(app_dir, *name.split("."))
     candidates = (f"{base}.py", os.path.join(base, "__init__.py"))

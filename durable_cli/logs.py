@@ -41,9 +41,6 @@ class Source:
     step: str | None = None
 
 
-AROUND: Final = Source("")
-
-
 class RunLog:
     """The output of one owned run. Thread-safe; a forked child of a step adds nothing to it."""
 

@@ -83,6 +83,8 @@ class ActivityKind(StrEnum):
     KEY_HANDED_OFF = "key_handed_off"
     KEY_RELEASED = "key_released"
     KEY_RETAKEN = "key_retaken"
+    KEY_PRUNED = "key_pruned"
+    KEY_HELD_LONG = "key_held_long"
     WORKFLOW_MOVED = "workflow_moved"
     SCHEDULE_MISSED = "schedule_missed"
     SCHEDULE_FAILED = "schedule_failed"

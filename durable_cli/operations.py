@@ -20,18 +20,21 @@ from durable_cli.core.keys import check_step_name
 from durable_cli.core.policies import Retry
 from durable_cli.core.replay import Fresh, Mismatch, Place, Recorded
 from durable_cli.errors import (
+    FILE_ERRORS,
     Abort,
     ChildFailed,
     ConcurrentOperation,
+    HttpFailed,
     NestedOperation,
     NonDeterminism,
+    ShellFailed,
     StepFailed,
     Unreadable,
     Unstorable,
     UsageError,
     WaitTimeout,
 )
-from durable_cli.execution import Closed, Compensation, Execution, Leave, Lost, Stop, Suspend, TimedOut, Undo
+from durable_cli.execution import Broken, Closed, Compensation, Execution, Leave, Lost, Stop, Suspend, TimedOut, Undo
 from durable_cli.model import RunError, Step, StepStatus
 from durable_cli.store import history
 from durable_cli.store.database import Tx
@@ -59,6 +62,9 @@ class Attempt:
 
 current_attempts: ContextVar[tuple[Attempt, ...]] = ContextVar("durable_attempts", default=())
 """The steps that this thread or task is inside of, the innermost last (a step may execute another run)."""
+
+current_branch: ContextVar[Operations | None] = ContextVar("durable_branch", default=None)
+"""The branch whose code, around its steps, this thread or task executes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +204,21 @@ class Operations:
             text = values.dump(result)
         except (Exception, SystemExit) as error:
             inside.abandoned = True
+            await self._flush()
             await self._failed(row, error, options.retry)
             raise AssertionError("unreachable") from None
         finally:
             current_attempts.reset(token)
+        await self._flush()
         done = replace(row, result=text, finished_at=execution.now())
         await self.record(done, undo=options.compensate is not None)
         execution.tell("step_completed", name, attempt=row.attempts)
         return values.load(text)
+
+    async def _flush(self) -> None:
+        """Write what the step printed, before its end is on record."""
+        if self.execution.log.pending:
+            await self.execution.face.blocking(self.execution.log.flush)
 
     async def _failed(self, row: Step, error: Exception | SystemExit, retry: Retry) -> None:
         """Record an attempt that raised, and leave by the rest before the next one or by the step's failure."""
@@ -213,7 +226,7 @@ class Operations:
         if execution.poison is not None:
             raise execution.poison from None
         failures = row.failures + 1
-        fatal = isinstance(error, (Abort, Unstorable, SystemExit))
+        fatal = isinstance(error, (Abort, Unstorable, SystemExit)) or getattr(error, "final", None) is True
         what = lifecycle.decide_attempt(
             failures=failures,
             max_attempts=retry.max_attempts,
@@ -236,14 +249,16 @@ class Operations:
         raise self.leave(Suspend(due_at)) from None
 
     def _told(self, row: Step, error: BaseException) -> RunError:
+        carried = error.carried if isinstance(error, StepFailed) else ()
         return RunError(
             type=error_type(error),
             message=error_message(error),
             step=row.name,
             attempt=row.attempts,
-            traceback=user_traceback(error),
+            traceback=None if carried else user_traceback(error),
             branch=self.branch or None,
             seq=self.asked,
+            fields={name: getattr(error, name) for name in carried} or None,
         )
 
     def row(
@@ -286,7 +301,10 @@ class Operations:
     async def write(self, make: Callable[[Tx], Step]) -> Step:
         """Record the operation that `make` makes inside the transaction (fenced: leaves if the run is not ours)."""
         execution = self.execution
-        recorded = await execution.face.blocking(lambda: execution.engine.record(execution.claim, make))
+        try:
+            recorded = await execution.face.blocking(lambda: execution.engine.record(execution.claim, make))
+        except FILE_ERRORS as error:
+            raise self.leave(Broken(error)) from error
         if recorded is None:
             raise self.leave(Lost())
         execution.crashes = 0
@@ -369,12 +387,26 @@ class Operations:
         if any(scope.closed for scope in self.scopes):
             raise self.leave(Closed())
 
+    def check_at_rest(self) -> None:
+        """The function has returned: an operation that still goes on (a task or a thread nobody waited for) would be
+        lost. Asked before an event loop ends and cancels it."""
+        execution = self.execution
+        if self._busy.locked() and execution.poison is None and execution.gone is None:
+            raise execution.spoil(
+                ConcurrentOperation(
+                    f"workflow {execution.run.workflow!r} returned while operation {self.asked} of its context was "
+                    "going on; await it (or wait for its thread) before the function ends"
+                )
+            )
+
     def conclude(self, failure: BaseException | None) -> None:
         """A function (the workflow's, or a branch's) has returned, or raised `failure`: raise what really ended it.
 
         What the code swallowed counts all the same; and an end before the record's is non-determinism.
         """
         execution = self.execution
+        if failure is None:
+            self.check_at_rest()
         if execution.poison is not None:
             raise execution.poison
         if self.leaving is not None:
@@ -415,14 +447,20 @@ def non_determinism(workflow: str, found: Mismatch) -> NonDeterminism:
     )
 
 
-_FAILURES: dict[str, type[StepFailed]] = {"WaitTimeout": WaitTimeout, "ChildFailed": ChildFailed}
+_FAILURES: dict[str, type[StepFailed]] = {
+    "WaitTimeout": WaitTimeout,
+    "call": ChildFailed,
+    "shell": ShellFailed,
+    "http": HttpFailed,
+}
+"""What is raised instead of StepFailed: by the kind of the operation, else by the type of the error."""
 
 
 def step_failed(step: Step) -> StepFailed:
     """The exception that a failed operation raises, on the first pass and on every replay."""
     error = step.error or RunError("Unknown", "")
-    kind = "ChildFailed" if step.kind == "call" else error.type
-    return _FAILURES.get(kind, StepFailed)(
+    kind = _FAILURES.get(step.kind) or _FAILURES.get(error.type, StepFailed)
+    failed = kind(
         step.name,
         error_type=error.type,
         error_message=error.message,
@@ -430,6 +468,9 @@ def step_failed(step: Step) -> StepFailed:
         traceback=error.traceback,
         place=(step.branch, step.seq),
     )
+    for name in kind.carried:
+        setattr(failed, name, (error.fields or {}).get(name))
+    return failed
 
 
 def error_type(error: BaseException) -> str:
@@ -441,6 +482,8 @@ def error_message(error: BaseException) -> str:
     """What an exception says, at most 8 KiB."""
     if isinstance(error, SystemExit):
         return f"sys.exit({error.code!r}) was called"
+    if isinstance(error, StepFailed) and error.carried:
+        return error.error_message
     try:
         return str(error)[:8192]
     except Exception as problem:

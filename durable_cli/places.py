@@ -12,6 +12,9 @@ from typing import Final
 from durable_cli.errors import UnsafeCode
 from durable_cli.model import Location
 
+COMMANDS: Final = "<durable exec>"
+"""The place of the workflows that `durable exec` makes: no file, since durable itself has their code."""
+
 FILE_MODULE_PREFIX: Final = "_durable_file_"
 """How `loading` names a module whose own name is taken by another one; nobody else can import it by that name."""
 

@@ -19,13 +19,14 @@ from durable_cli.lookup import KeyDetails
 from durable_cli.model import (
     Activity,
     Key,
+    LogEntry,
     Run,
     Stats,
     Status,
     Workflow,
 )
 from durable_cli.owners import Liveness
-from durable_cli.store import checks, reports, runs, workflows
+from durable_cli.store import checks, logs, reports, runs, workflows
 from durable_cli.store.database import Tx
 
 if TYPE_CHECKING:
@@ -163,6 +164,17 @@ class Reader:
         now = self._engine.now()
         return self._read(lambda tx: Stats(**reports.stats(tx, now=now, workflow=workflow, since=since)))
 
+    def logs(self, run: str, *, after: int = 0) -> list[LogEntry]:
+        """What a run printed and logged, in pieces; of a long output, its beginning and its end.
+
+        `after`: only what came later; give `end` of the last piece seen, to follow a run. Raises RunNotFound.
+        """
+
+        def look(tx: Tx) -> list[LogEntry]:
+            return logs.of_run(tx, lookup.run(tx, run).row_id, after=after)
+
+        return self._read(look)
+
     def wait(self, run: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None) -> Run:
         """Block until a run is finished. Raises RunNotFound; NotOver when `timeout_ms` is over or `stop` is set."""
         return self.run(foreground.follow(self._engine, self.run(run).id, timeout_ms=timeout_ms, stop=stop).id)
@@ -184,7 +196,7 @@ class Reader:
     def on(self, event: str, callback: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
         """Call `callback(event, fields)` in this process after each commit of such an event; what is returned ends it.
 
-        Events: key.duplicate, key.handoff, key.release, key.retake, run.started, run.compensating, run.completed,
+        Events: key.duplicate, key.handoff, key.release, key.retake, key.prune, key.held_long, run.started, run.compensating, run.completed,
         run.failed, run.cancelled, run.compensated, run.compensation_failed, workflow.moved, or "*". The same go to
         the logger `durable.events` at INFO. A callback that raises is logged and changes nothing.
         """

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 RUN_FIELDS: Final = (
     "id", "workflow", "key", "holds_key", "runs_after_id", "status", "input", "result", "error",
-    "created_at", "started_at", "finished_at", "due_at", "owner",
+    "created_at", "started_at", "finished_at", "due_at", "owner", "note",
 )  # fmt: skip
 KEY_FIELDS: Final = (
     "workflow", "key", "holder_id", "status", "held_since", "runs", "readds_24h", "waiting_id", "owner_alive",
@@ -158,6 +158,20 @@ def error_document(error: RunError | None) -> Document | None:
     return {"type": error.type, "message": error.message, "step": error.step, "attempt": error.attempt}
 
 
+def waits_for(step: Step) -> str:
+    """What an operation that waits is waiting for, as raw text."""
+    details = step.details or {}
+    names = [repr(name) for name in details.get("names", ())]
+    joined = (" and " if details.get("mode") == "all" else " or ").join(names)
+    what = {
+        "sleep": "",
+        "event": f"for event {joined}",
+        "input": f"for an answer: {details.get('prompt') or step.name}",
+        "call": "for the end of a run it started",
+    }.get(step.kind, "for its branches")
+    return " ".join(filter(None, (what, "" if step.due_at is None else f"until {iso(step.due_at)}")))
+
+
 def step_document(step: Step) -> Document:
     """One entry of `steps`."""
     return {
@@ -188,6 +202,7 @@ def run_document(run: Run) -> Document:
         "finished_at": iso(run.finished_at),
         "due_at": iso(run.due_at),
         "owner": None if run.owner is None else {"alive": run.owner.alive, "pid": run.owner.pid},
+        "note": run.note,
     }
     if run.steps is not None:
         document["steps"] = [step_document(step) for step in run.steps]

@@ -12,6 +12,7 @@ from durable_cli.core.policies import check_policies, parse_on_duplicate
 from durable_cli.definition import Definition
 from durable_cli.errors import KeyContended, WorkflowMoved
 from durable_cli.model import Location, OnDuplicate, Policies, Workflow
+from durable_cli.places import COMMANDS
 
 T = TypeVar("T")
 MERGES = 4
@@ -110,7 +111,7 @@ def has_moved(known: Workflow, request: Request) -> tuple[str, str] | None:
     if (old.file, old.qualname) == (new.file, new.qualname):
         return None
     from_place, to_place = f"{old.file}:{old.qualname}", f"{new.file}:{new.qualname}"
-    if not request.moved and os.path.exists(old.file):
+    if not request.moved and (old.file == COMMANDS or os.path.exists(old.file)):
         raise WorkflowMoved(
             f"workflow {request.workflow!r} is recorded from another place",
             facts=(f"recorded: {from_place}", f"this one: {to_place}"),

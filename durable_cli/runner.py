@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from durable_cli import settling
+from durable_cli.capture import captured
 from durable_cli.core import replay
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import Abort, DurableError, ProgrammingError, StepFailed, Unreadable, Unstorable
-from durable_cli.execution import Execution, Lost, Progress, Stop, Suspend, TimedOut, Undo
+from durable_cli.execution import Broken, Execution, Lost, Progress, Stop, Suspend, TimedOut, Undo
 from durable_cli.faces import AsyncFace, PlainFace, call_within, run_operation
+from durable_cli.logs import RunLog
 from durable_cli.model import Claim, Run, RunError, Status, Step
 from durable_cli.operations import Operations, StepOptions, error_message, error_type
 from durable_cli.store import events, history, runs, transitions
@@ -77,12 +79,14 @@ def take_turn(
     engine.taken_up(claim)
     turn = _Turn(engine, claim, definition, stay, stop or threading.Event(), progress)
     try:
-        return turn.take()
+        with captured():
+            return turn.take()
     except BaseException:
         turn.try_to_give_back()
         raise
     finally:
         engine.let_go(claim)
+        engine.let_go(turn.claim)  # a time-out has raised the epoch
 
 
 class _Turn:
@@ -108,7 +112,7 @@ class _Turn:
             return Gone()
         try:
             try:
-                result = self._call(execution)
+                result = self._logged_call(execution)
             except (Exception, SystemExit) as error:
                 return self._failed(execution, error)
             if execution.undoing:
@@ -124,6 +128,8 @@ class _Turn:
             return Stopped()
         except Lost:
             return Gone()
+        except Broken as broken:
+            raise broken.error from None
 
     def _execution(self) -> Execution | None:
         def facts(tx: Tx) -> tuple[Run, list[Step]] | None:
@@ -143,11 +149,18 @@ class _Turn:
             face=AsyncFace() if self.definition.is_async else PlainFace(),
             stop=self.stop,
             progress=self.progress,
+            log=RunLog(self.engine, self.claim),
             undoing=run.status is Status.COMPENSATING,
             crashes=run.crashes,
         )
 
     # -- calling the function --
+
+    def _logged_call(self, execution: Execution) -> str | None:
+        try:
+            return self._call(execution)
+        finally:
+            execution.log.flush()
 
     def _call(self, execution: Execution) -> str | None:
         """Call the workflow function; its result as JSON text. Raises what it raised, or what spoiled the execution.
@@ -166,7 +179,7 @@ class _Turn:
             )
         except BaseException as error:
             failure = error
-        if execution.undoing and not isinstance(failure, Lost | Stop):
+        if execution.undoing and not isinstance(failure, Lost | Stop | Broken):
             return None
         try:
             operations.conclude(failure)
@@ -194,6 +207,7 @@ class _Turn:
 
     def _timed_out(self, execution: Execution) -> NoReturn:
         """The run's time is over. What still executes is fenced off by a new epoch, which is ours."""
+        execution.log.flush()
 
         def write(tx: Tx) -> Claim | None:
             if not runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch):
@@ -269,14 +283,17 @@ class _Turn:
         self, execution: Execution, status: Status, *, result: str | None = None, error: RunError | None = None
     ) -> Turn:
         claim = self.claim
+        due = False
 
         def write(tx: Tx) -> Ended | None:
+            nonlocal due
             if not runs.ours(tx, claim.row_id, claim.owner_id, claim.epoch):
                 return None
             run = runs.get(tx, claim.row_id)
             reuse = self.definition.reuse
             heir = settling.end(tx, run, status, now=self.engine.now(), result=result, error=error, reuse=reuse)
             promoted = None if heir is None else self.engine.claim_promoted(tx, heir, claim.owner_id)
+            due = run.parent_row is not None or (heir is not None and promoted is None)
             return Ended(status, promoted, execution.operations)
 
         def landed(tx: Tx) -> Ended | None:
@@ -284,7 +301,10 @@ class _Turn:
             same = run.status is status and run.epoch == claim.epoch
             return Ended(status, None, execution.operations) if same else None
 
-        return self.engine.database.write(write, landed=landed) or Gone()
+        turn = self.engine.database.write(write, landed=landed) or Gone()
+        if due:
+            self.engine.ring()
+        return turn
 
     def try_to_give_back(self) -> None:
         """The run goes back, if that can be written; else the lock of this process tells the rest."""
@@ -361,6 +381,7 @@ def run_error(error: BaseException) -> RunError:
             traceback=step.traceback,
             branch=step.place[0] or None,
             seq=step.place[1],
+            fields={name: getattr(step, name) for name in step.carried} or None,
         )
     return RunError(
         type=error_type(error),

@@ -203,6 +203,34 @@ def send_event(tx: Tx, run: Run, name: str, payload: str, *, now: int, kind: str
     return True
 
 
+def note_held_long(tx: Tx, run: Run, *, now: int) -> bool:
+    """An unfinished holder has had its key longer than its workflow's max_hold: record that once, and cancel it if the
+    workflow says so. True: something was done.
+    """
+    assert run.key is not None
+    policies = policies_of(tx, run.workflow)
+    old = run.held_since is not None and policies.max_hold_ms is not None and run.held_since < now - policies.max_hold_ms
+    told = activity.told_held_long(tx, workflow=run.workflow, key=run.key, run_id=run.id)
+    cancels = policies.on_max_hold == "cancel" and run.status is not Status.COMPENSATING
+    if run.finished or not run.holds_key or not old or (told and not cancels):
+        return False
+    if not told:
+        activity.held_long(
+            tx,
+            at=now,
+            workflow=run.workflow,
+            key=run.key,
+            run_id=run.id,
+            held_ms=now - (run.held_since or now),
+            action=policies.on_max_hold,
+        )
+    if cancels:
+        assert policies.max_hold_ms is not None
+        limit = timing.format_duration(policies.max_hold_ms)
+        cancel(tx, run, now=now, reason=f"it held its key longer than {limit} (max_hold)")
+    return True
+
+
 def key_taken(holder: Run, *, what: str = "nothing was started") -> KeyTaken:
     """The refusal that names the holder of a key."""
     kept = holder.finished

@@ -136,7 +136,7 @@ class Engine:
         on_duplicate: str | OnDuplicate | None = None,
         **options: Any,
     ) -> StartResult:
-        """Record a start, as `Durable.start`: nothing is executed yet. Raises as it does (KeyTaken, InvalidInput...)."""
+        """Record a start, as `Durable.start`: nothing is executed yet. Raises as it does (KeyTaken, InvalidInput)."""
         return self.durable.start(workflow, input, key=key, on_duplicate=on_duplicate, **options)
 
     def send_event(self, run: AnyRun, name: str, payload: object = None, *, buffer: bool = True) -> Run:

@@ -59,9 +59,11 @@ class Bell:
             old = os.umask(0o177)  # only the owner of the file may ring
             try:
                 outside.bind(path)
+                self._sockets.append(outside)
+            except OSError:
+                outside.close()  # a file system without sockets
             finally:
                 os.umask(old)
-            self._sockets.append(outside)
         for each in (*self._sockets, self._outer):
             each.setblocking(False)
 
@@ -72,8 +74,8 @@ class Bell:
         except OSError:
             pass  # full: it is awake already; closed: nobody waits
 
-    def wait(self, seconds: float) -> None:
-        """Wait until somebody rings, at most so long."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody rings, at most so long. Did somebody?"""
         ready, _, _ = select.select(self._sockets, [], [], max(0.0, seconds))
         for each in ready:
             try:
@@ -81,6 +83,7 @@ class Bell:
                     pass
             except OSError:
                 pass  # emptied
+        return bool(ready)
 
     def close(self) -> None:
         """Nobody waits any more."""

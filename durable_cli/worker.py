@@ -1,7 +1,9 @@
 """The worker: adopt orphans, end what is overdue, claim what is due in batches, execute, drain.
 
-A loop of bounded sweeps that believes nothing the file does not say. Each run is looked after on its own: one that
-cannot be read, loaded or written stops no other, and is left alone for a while so that nothing ever spins.
+A loop of bounded sweeps that believes nothing the file does not say. A turn of a run has a thread of its own, and so
+has the loading of a workflow's code: neither a step that hangs nor a module that does is in anybody's way. Each run is
+looked after on its own: one that cannot be read, loaded or written stops no other, and is left alone, longer each
+time, so that nothing ever spins. The threads are daemons: what still hangs when the process has to end hangs nothing.
 """
 
 from __future__ import annotations
@@ -11,245 +13,378 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from durable_cli import settling
+from durable_cli.codeload import CodeLoader
 from durable_cli.engine import Engine
-from durable_cli.errors import DatabaseUnusable, DiskError, DurableError, OutcomeUnknown
+from durable_cli.errors import DatabaseReadOnly, DatabaseUnusable, DiskError, DurableError, OutcomeUnknown
+from durable_cli.execution import Progress
 from durable_cli.faces import shared_loop
+from durable_cli.fires import Fires
 from durable_cli.loading import load_workflow
-from durable_cli.model import Claim, Run
-from durable_cli.runner import Ended, Rested, Turn, take_turn
-from durable_cli.store import runs, transitions, workflows
+from durable_cli.model import Claim, Run, Schedule
+from durable_cli.patience import Patience, Rarely
+from durable_cli.runner import Ended, Rested, Turn, silent, take_turn
+from durable_cli.store import runs, schedules, transitions, workflows
+from durable_cli.store.checkpoint import shrink_log
 from durable_cli.store.database import Tx
 from durable_cli.wake import Bell
 
 POLL_S = 0.5
 """How long a worker sleeps at most: two wake-ups a second when idle."""
-_LEAVE_ALONE_S = 30.0
-"""How long a workflow whose code cannot be loaded, or a run whose turn failed, is left alone."""
+_BATCH = 100
+"""How many orphans or overdue runs one sweep looks after."""
+_SHRINK_EVERY_S = 60.0
+"""How often an idle worker looks whether the log beside the file has become large."""
+
+_GIVE_UP = (DatabaseUnusable, DatabaseReadOnly, DiskError, OutcomeUnknown)
+"""Limping on with such a file loses work: stop, and say so."""
 
 log = logging.getLogger("durable.worker")
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a worker or a tick did. `runs` by the status they ended with; `rested`: turns that ended in a wait."""
+    """What a worker or a tick did. `runs` by the status they ended with; `rested`: turns that ended in a wait;
+    `errors`: what could not be done; `fired`: starts by schedules, of which `skipped` met a taken key; `missed`: due
+    times of schedules that nobody was there for."""
 
     claimed: int = 0
     adopted: int = 0
     timed_out: int = 0
     rested: int = 0
     errors: int = 0
+    fired: int = 0
+    skipped: int = 0
+    missed: int = 0
     runs: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What there is to do at a moment, by the ids of the runs."""
+
+    orphans: tuple[str, ...]
+    overdue: tuple[str, ...]
+    due: tuple[str, ...]
+    schedules: tuple[str, ...] = ()  # by name
+
+
+def look(engine: Engine) -> Due:
+    """What a tick would look after and execute now. Writes nothing."""
+
+    def read(tx: Tx) -> Due:
+        now = engine.now()
+        orphans = [one.run_id for one in runs.claims(tx) if not engine.alive(one.owner_id)]
+        overdue = [run.id for run in runs.overdue(tx, now, -1)]
+        due = [run.id for run in runs.due(tx, now, -1) if run.id not in overdue]
+        fires = [one.name for one in schedules.due(tx, now)]
+        return Due(tuple(orphans), tuple(overdue), tuple(due), tuple(fires))
+
+    return engine.database.read(read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What one look at the file tells."""
+
+    owned: list[Claim]
+    overdue: list[Run]
+    due: bool
+    next_at: int | None
+    schedules: list[Schedule]
+
+
 class Worker:
-    """Executes what is due in one file. Not thread-safe itself; its runs execute in threads.
+    """Executes what is due in one file; for one thread. Its runs execute in threads of their own.
 
     `concurrency`: how many runs at once. `stop`: set it, and the worker claims nothing new, lets running steps end for
-    at most `grace_s` seconds and gives the rest back.
+    at most `grace_s` seconds and gives the rest back. `progress` is told what happens, in the threads of the runs.
     """
 
     def __init__(
-        self, engine: Engine, *, concurrency: int = 16, stop: threading.Event | None = None, grace_s: float = 10.0
+        self,
+        engine: Engine,
+        *,
+        concurrency: int = 16,
+        stop: threading.Event | None = None,
+        grace_s: float = 10.0,
+        progress: Callable[[Progress], None] = silent,
     ) -> None:
         self.engine = engine
         self.concurrency = concurrency
         self.stop = stop or threading.Event()
         self.grace_s = grace_s
+        self.progress = progress
         self.counts = Counts()
-        self._active: dict[int, Future[None]] = {}
-        self._left_alone: dict[str, float] = {}
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="durable-run")
+        self._changed = threading.Condition()  # guards what follows
+        self._active: set[Claim] = set()
+        self._broken: BaseException | None = None
+        self._code = CodeLoader(engine, changed=self._something_changed, complain=self._complain)
+        self._failures = Patience(1.0, 60.0)
+        self._say = Rarely(log.warning, 300.0)
+        self._fires = Fires(engine, self._code, self.counts, self._say)
+        self._suspects: dict[Claim, float] = {}
+        self._shrunk_at = time.monotonic()
         self._bell: Bell | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Does one of its threads still execute something?"""
+        with self._changed:
+            return bool(self._active)
 
     # -- the two ways of working --
 
     def work(self) -> Counts:
         """Work until `stop` is set. Raises the error of a file that cannot be used any more."""
         bell = self._bell = Bell(self.engine.path, self.engine.become("worker"))
+        trouble = Patience(POLL_S, 30.0)
         try:
             with shared_loop():
                 while not self.stop.is_set():
-                    pause = self.sweep()
-                    bell.wait(pause)
-                self.engine.become("run")  # nobody shall leave anything to us from now on
+                    try:
+                        pause = self.sweep()
+                        trouble.went_well("sweep")
+                    except _GIVE_UP:
+                        raise
+                    except DurableError as error:
+                        self._complain("sweep", error)
+                        pause = trouble.failed("sweep")
+                    self._wait(bell, pause)
                 self._drain()
         finally:
             self._bell = None
             bell.close()
-            self._pool.shutdown(wait=False, cancel_futures=True)
         return self.counts
 
     def wake(self) -> None:
-        """Make the loop look now (from any thread, also from a signal's)."""
-        if self._bell is not None:
-            self._bell.ring()
+        """Make the loop look now (from any thread)."""
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     def tick(self) -> Counts:
-        """Do all that is due now, and what that makes due, then return.
+        """Do all that is due now, and what that makes due, then return. Raises what keeps it from looking.
 
         Not registered as a worker: what comes due while it ends must not be left to it.
         """
-        try:
-            with shared_loop():
-                while not self.stop.is_set():
-                    self.sweep()
-                    if not self._active:
+        self._fires.until = self.engine.now()  # what comes due while its runs execute is for the next tick
+        with shared_loop():
+            while not self.stop.is_set():
+                if self.sweep() == 0.0:
+                    continue
+                with self._changed:
+                    if self._active or self._code.busy:
+                        self._changed.wait(POLL_S)
+                    elif not self._fires.awaits_code:  # else it has come since that sweep
                         break
-                    self._wait_for_one()
-                self._drain()
-        finally:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._drain()
         return self.counts
+
+    def _wait(self, bell: Bell, seconds: float) -> None:
+        """Until something is due, somebody rings, or `stop` is set."""
+        until = time.monotonic() + seconds
+        while not self.stop.is_set():
+            left = until - time.monotonic()
+            if bell.wait(min(left, POLL_S)) or left <= POLL_S:
+                return
 
     # -- one sweep --
 
     def sweep(self) -> float:
         """Look after orphans and overdue runs, claim what is due. Returns the seconds until something may be due."""
-        try:
-            self._reassert()
-            self._look_after()
-            self._claim()
-            return self._pause()
-        except (DatabaseUnusable, DiskError, OutcomeUnknown):
-            raise  # limping on with such a file loses work: stop, and say so
-        except DurableError as error:
-            self._complain("sweep", error)
-            return _LEAVE_ALONE_S / 10
+        if self._broken is not None:
+            raise self._broken
+        self._reassert()
+        now = self.engine.now()
+        free = self._free()
+        facts = self.engine.database.read(lambda tx: self._look(tx, now, free))
+        changed = self._look_after(facts) | self._fires.fire(facts.schedules)
+        if free > 0 and (facts.due or changed) and self._claim(free):
+            return 0.0
+        self._shrink_if_idle()
+        if facts.next_at is None or free <= 0:
+            return POLL_S
+        return min(POLL_S, max(0.0, (facts.next_at - now) / 1000))
+
+    def _look(self, tx: Tx, now: int, free: int) -> _Facts:
+        return _Facts(
+            runs.claims(tx),
+            runs.overdue(tx, now, _BATCH),
+            free > 0 and bool(self._due(tx, now, 1)),
+            min(filter(None, (runs.next_due_at(tx, now), schedules.next_wake_at(tx, now))), default=None),
+            [] if self.stop.is_set() else self._fires.due(tx, now),
+        )
+
+    def _free(self) -> int:
+        with self._changed:
+            return 0 if self.stop.is_set() else self.concurrency - len(self._active)
 
     def _reassert(self) -> None:
         for lost in self.engine.liveness.reassert():
-            log.error("the lock of owner %s was lost and cannot be taken again", lost)
-            self.stop.set()
+            raise DatabaseUnusable(f"the lock of owner {lost} was lost and cannot be taken again")
 
-    def _look_after(self) -> None:
-        """Give orphans and overdue runs what they need, each in a transaction of its own."""
-        now = self.engine.now()
-        owned, overdue = self.engine.database.read(lambda tx: (runs.owned(tx), runs.overdue(tx, now, 100)))
+    def _look_after(self, facts: _Facts) -> bool:
+        """Give orphans, strays and overdue runs what they need, each in a transaction of its own. Was there any?"""
+        dead, strays = self._orphans(facts.owned), self._strays(facts.owned)
+        for claim in dead:
+            self.counts.adopted += self._each(claim.row_id, claim.run_id, self._reap)
+        for claim in strays:
+            log.warning("run %s was ours and nobody executed it; it is given back", claim.run_id)
+            self._each(claim.row_id, claim.run_id, partial(self._give_back, claim))
+        for run in facts.overdue:
+            self.counts.timed_out += self._each(run.row_id, run.id, self._end_overdue)
+        return bool(dead or strays or facts.overdue)
+
+    def _orphans(self, owned: list[Claim]) -> list[Claim]:
         alive: dict[int, bool] = {}
-        for run in owned:
-            assert run.owner is not None
-            if run.owner.id not in alive:
-                alive[run.owner.id] = self.engine.alive(run.owner.id)
-            if not alive[run.owner.id] and self._each(run, self._reap):
-                self.counts.adopted += 1
-        for run in overdue:
-            if run.owner is None and self._each(run, self._end_overdue):
-                self.counts.timed_out += 1
+        for claim in owned:
+            if claim.owner_id not in alive:
+                alive[claim.owner_id] = self.engine.alive(claim.owner_id)
+        left_alone = self._failures.left_alone()
+        return [one for one in owned if not alive[one.owner_id] and one.run_id not in left_alone][:_BATCH]
 
-    def _each(self, run: Run, what: Callable[[Tx, Run], object]) -> bool:
-        if self._is_left_alone(run.id):
-            return False
+    def _strays(self, owned: list[Claim]) -> list[Claim]:
+        """Runs that the file says are ours and that no thread executes. Seen twice, a second apart: a claim is in the
+        file a moment before it is in our table."""
+        mine, now = self.engine.mine(), time.monotonic()
+        strays = [one for one in owned if self.engine.is_me(one.owner_id) and one not in mine]
+        self._suspects = {one: self._suspects.get(one, now) for one in strays}
+        left_alone = self._failures.left_alone()
+        return [one for one, since in self._suspects.items() if now - since >= 1.0 and one.run_id not in left_alone]
+
+    def _each(self, row_id: int, run_id: str, what: Callable[[Tx, Run], bool]) -> bool:
+        """What a run needs, in one transaction. False: nothing was done."""
         try:
-            self.engine.database.write(lambda tx: what(tx, runs.get(tx, run.row_id)))
-            return True
-        except (DatabaseUnusable, DiskError):
+            return self.engine.write(lambda tx: what(tx, runs.get(tx, row_id)))
+        except _GIVE_UP:
             raise
         except DurableError as error:
-            self._leave_alone(run.id, 1.0)
-            self._complain(f"run {run.id}", error)
+            self._failures.failed(run_id)
+            self._complain(f"run {run_id}", error)
             return False
 
-    def _reap(self, tx: Tx, run: Run) -> None:
-        settling.reap(tx, run, now=self.engine.now(), alive=self.engine.alive)
+    def _reap(self, tx: Tx, run: Run) -> bool:
+        return settling.reap(tx, run, now=self.engine.now(), alive=self.engine.alive).run is not run
 
-    def _end_overdue(self, tx: Tx, run: Run) -> None:
-        settling.end_overdue(tx, run, now=self.engine.now())
+    def _give_back(self, claim: Claim, tx: Tx, _: Run) -> bool:
+        return settling.give_back(tx, claim, now=self.engine.now())
+
+    def _end_overdue(self, tx: Tx, run: Run) -> bool:
+        return settling.end_overdue(tx, run, now=self.engine.now()).run is not run
+
+    def _shrink_if_idle(self) -> None:
+        if not self.busy and time.monotonic() - self._shrunk_at >= _SHRINK_EVERY_S:
+            self._shrunk_at = time.monotonic()
+            shrink_log(self.engine.database)
 
     # -- claiming --
 
-    def _claim(self) -> None:
-        free = self.concurrency - len(self._active)
+    def _due(self, tx: Tx, now: int, limit: int) -> list[Run]:
+        return runs.due(tx, now, limit, runs=self._failures.left_alone(), workflows=self._code.not_now())
+
+    def _claim(self, free: int) -> bool:
+        """Claim what is due and execute it. True: there may be more."""
         now = self.engine.now()
-        if free <= 0 or self.stop.is_set():
-            return
-        if not self.engine.database.read(lambda tx: self._candidates(tx, now, 1)):
-            return  # nothing due: no write transaction for nothing
+        due = self.engine.database.read(lambda tx: self._due(tx, now, free))
+        ready = self._code.ready({run.workflow for run in due})
+        if not ready:
+            return bool(due)
 
         def write(tx: Tx, owner_id: int) -> list[tuple[Claim, str]]:
             claims = []
-            for run in self._candidates(tx, now, free):
-                epoch = transitions.claim(tx, run.row_id, owner_id, now)
+            for run in self._due(tx, now, free):
+                epoch = transitions.claim(tx, run.row_id, owner_id, now) if run.workflow in ready else None
                 if epoch is not None:
                     claims.append((Claim(run.row_id, run.id, owner_id, epoch), run.workflow))
             return claims
 
         for claim, workflow in self.engine.write_as_owner(write):
-            self.counts.claimed += 1
             self.engine.taken_up(claim)
-            self._active[claim.row_id] = self._pool.submit(self._execute, claim, workflow)
+            with self._changed:
+                self.counts.claimed += 1
+                self._active.add(claim)
+            name = f"durable-run-{claim.run_id}"
+            threading.Thread(target=self._execute, args=(claim, workflow), name=name, daemon=True).start()
+        return len(due) == free or any(run.workflow not in ready for run in due)
 
-    def _candidates(self, tx: Tx, now: int, limit: int) -> list[Run]:
-        alone = [name for name in list(self._left_alone) if self._is_left_alone(name)]
-        return runs.due(tx, now, limit, besides=alone)
+    # -- executing --
 
     def _execute(self, claim: Claim, workflow: str) -> None:
-        """One turn of one run, in a thread of the pool."""
+        """The turn of a run, and of the run that its end leaves to us, in a thread of its own."""
+        at: Claim | None = claim
         try:
-            turn = self._turn(claim, workflow)
-            if isinstance(turn, Ended):
-                self.counts.runs[str(turn.status)] += 1
-            elif isinstance(turn, Rested):
-                self.counts.rested += 1
+            while at is not None:
+                at = self._after(self._turn(at, workflow))
+            self._failures.went_well(claim.run_id)
         except BaseException as error:
-            self._leave_alone(claim.run_id, 1.0)
+            self._failures.failed(claim.run_id)
+            if isinstance(error, _GIVE_UP):
+                self._broken = error
             self._complain(f"run {claim.run_id}", error)
         finally:
             self.engine.let_go(claim)
-            self._active.pop(claim.row_id, None)
-            self.wake()
+            with self._changed:
+                self._active.discard(claim)
+            self._something_changed()
+
+    def _something_changed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self.wake()
 
     def _turn(self, claim: Claim, workflow: str) -> Turn | None:
         known = self.engine.database.read(lambda tx: workflows.get(tx, workflow))
         assert known is not None
         try:
             definition = load_workflow(known)
-        except DurableError as error:
-            self._leave_alone(workflow, _LEAVE_ALONE_S)
-            self._complain(f"workflow {workflow}", error)
+        except DurableError as error:  # it has moved since we loaded it
+            self._code.failed(workflow, error)
             self.engine.put_back(claim, note=error.message)
             return None
-        return take_turn(self.engine, claim, definition, stay=False, stop=self.stop)
+        return take_turn(self.engine, claim, definition, stay=False, stop=self.stop, progress=self.progress)
 
-    # -- pausing, and being left alone --
-
-    def _pause(self) -> float:
-        if len(self._active) >= self.concurrency:
-            return POLL_S
-        now = self.engine.now()
-        next_at = self.engine.database.read(lambda tx: runs.next_due_at(tx, besides=list(self._left_alone)))
-        return POLL_S if next_at is None else min(POLL_S, max(0.0, (next_at - now) / 1000))
-
-    def _leave_alone(self, name: str, seconds: float) -> None:
-        self._left_alone[name] = time.monotonic() + seconds
-
-    def _is_left_alone(self, name: str) -> bool:
-        until = self._left_alone.get(name)
-        if until is not None and until <= time.monotonic():
-            self._left_alone.pop(name, None)
-            return False
-        return until is not None
+    def _after(self, turn: Turn | None) -> Claim | None:
+        """Count a turn. The claim on the run that it left to this process, where it is to be executed here."""
+        with self._changed:
+            if isinstance(turn, Ended):
+                self.counts.runs[str(turn.status)] += 1
+            elif isinstance(turn, Rested):
+                self.counts.rested += 1
+        promoted = turn.promoted if isinstance(turn, Ended) else None
+        if promoted is not None and self.stop.is_set():
+            self.engine.abandon([promoted])
+            return None
+        return promoted
 
     def _complain(self, what: str, error: BaseException) -> None:
-        self.counts.errors += 1
-        log.warning("%s: %s: %s", what, type(error).__name__, error)
+        with self._changed:
+            self.counts.errors += 1
+        about = type(error).__name__ if isinstance(error, DurableError) and error.exit_status >= 75 else what
+        self._say(about, f"{what}: {error if isinstance(error, DurableError) else f'{type(error).__name__}: {error}'}")
 
     # -- draining --
 
-    def _wait_for_one(self) -> None:
-        from concurrent.futures import FIRST_COMPLETED, wait
-
-        wait(list(self._active.values()), timeout=POLL_S, return_when=FIRST_COMPLETED)
-
     def _drain(self) -> None:
         """Let running steps end for a while; what is not over by then is given back and goes on elsewhere."""
-        from concurrent.futures import wait
-
-        wait(list(self._active.values()), timeout=self.grace_s)
-        if self._active:
-            log.warning("%d runs were not at the end of a step in time and are given back", len(self._active))
+        try:
+            self.engine.become("run")  # nobody shall leave anything to us from now on
+            if self._wait_for_all(self.grace_s):
+                return
+            log.warning("not every run came to the end of a step in time; they are given back")
             self.engine.abandon()
+        except _GIVE_UP:
+            raise
+        except DurableError as error:  # our death will say the same
+            self._complain("draining", error)
+            self._wait_for_all(self.grace_s)
 
+    def _wait_for_all(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        with self._changed:
+            while self._active and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return not self._active

@@ -34,7 +34,7 @@ def system_zone() -> str:
     if written and _is_zone(written):
         return written
     raise InvalidZone(
-        "the time zone of this machine has no name: /etc/localtime is a file of its own; name one, such as Europe/Berlin",
+        "this machine's time zone has no name (/etc/localtime is a file of its own): name one, such as Europe/Berlin",
         zone="/etc/localtime",
     )
 
@@ -47,7 +47,7 @@ def _named_by_tz(given: str) -> str:
     name = below if marker else name
     if not _is_zone(name):
         raise InvalidZone(
-            f"TZ={given} is not the name of a place, which a schedule needs; name one, such as Europe/Berlin", zone=given
+            f"TZ={given} does not name a place, as a schedule needs: name one, such as Europe/Berlin", zone=given
         )
     return name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,17 +16,17 @@ from durable_cli.testing import Clock, Engine
 __all__ = ["durable_engine", "pytest_configure"]
 
 
-@pytest.fixture()
+@pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture()
+@pytest.fixture
 def db(tmp_path: Path) -> Path:
     return tmp_path / "durable.db"
 
 
-@pytest.fixture()
+@pytest.fixture
 def durable(db: Path, clock: Clock) -> Iterator[Durable]:
     """The library on a fresh file, with a clock that jumps where it would sleep."""
     with Engine(db, clock=clock, one_at_a_time=False) as engine:
@@ -40,3 +41,11 @@ def _own_definitions() -> Iterator[None]:
     for definition in definitions.definitions():
         if definition.name not in before:
             definitions.forget(definition.name)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Ids that are the same in every process (pytest-xdist compares them): sets in order, no addresses."""
+    if isinstance(val, set | frozenset):
+        return ",".join(sorted(map(str, val)))[:60]
+    shown = repr(val)
+    return re.sub(r" at 0x[0-9a-f]+", "", shown)[:60] if " at 0x" in shown else None

@@ -12,8 +12,8 @@ from typer._click.exceptions import UsageError as ParseError
 from typer.main import get_command
 
 from durable_cli import __version__, render
-from durable_cli.cli import db, errors, keys, runs, starting
-from durable_cli.cli.options import Command, Group, as_usage_error
+from durable_cli.cli import check, commands, db, errors, events, keys, logs, runs, schedules, starting, working
+from durable_cli.cli.options import HELP_NAMES, Command, Group, as_usage_error
 from durable_cli.cli.session import Session
 from durable_cli.errors import UsageError
 
@@ -31,7 +31,7 @@ def _typer(help: str, name: str | None = None) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 110},
     )
 
 
@@ -42,9 +42,11 @@ def build() -> Group:
     app.callback(invoke_without_command=True)(bare)
     app.command("run", cls=Command)(starting.run)
     app.command("start", cls=Command)(starting.start)
+    app.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})(commands.execute_command)
     group = _typer("Runs: list, show, wait.", "runs")
     group.command("list", cls=Command)(runs.list_runs)
     group.command("show", cls=Command)(runs.show)
+    group.command("logs", cls=Command)(logs.show_logs)
     group.command("wait", cls=Command)(runs.wait)
     app.add_typer(group)
     app.command("retry", cls=Command)(runs.retry)
@@ -52,12 +54,22 @@ def build() -> Group:
     app.command("resume", cls=Command)(runs.resume)
     app.command("cancel", cls=Command)(runs.cancel)
     app.command("release-key", cls=Command)(runs.release_key)
+    app.command("send-event", cls=Command)(events.send_event)
+    app.command("input", cls=Command)(events.provide_input)
+    app.command("inputs", cls=Command)(events.inputs)
+    app.command("worker", cls=Command)(working.worker)
+    app.command("tick", cls=Command)(working.tick)
     group = _typer("Keys: list, show.", "keys")
     group.command("list", cls=Command)(keys.list_keys)
     group.command("show", cls=Command)(keys.show)
     app.add_typer(group)
     app.command("stats", cls=Command)(keys.stats)
     app.command("activity", cls=Command)(keys.activity)
+    app.command("check", cls=Command)(check.check)
+    group = _typer("Schedules: what is started by itself, and when.", "schedules")
+    for name, command in schedules.COMMANDS.items():
+        group.command(name, cls=Command)(command)
+    app.add_typer(group)
     group = _typer("The database file: path, check.", "db")
     group.command("path", cls=Command)(db.path)
     group.command("check", cls=Command)(db.check)

@@ -22,7 +22,7 @@ from typer.core import TyperOption
 from durable_cli import render
 from durable_cli.cli import config as settings
 from durable_cli.cli.executing import REPORTS
-from durable_cli.cli.options import ALIASES, COLORS, EXPANSIONS, FORMATS, Group
+from durable_cli.cli.options import ALIASES, COLORS, EXPANSIONS, FORMATS, HELP_NAMES, Group
 from durable_cli.model import ActivityKind, Policy, Status
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _CHOICES: Final = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """`bash LINE`, or `zsh|fish WORD...` (the last one is being typed, the name of the program is left out)."""
+    """`bash LINE`, or `zsh|fish WORD...` (the last one is being typed, with its quotes; the name of the program is left out)."""
     try:
         shell, *rest = argv
         if shell == "bash":
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
             words, typed = [unquote(word)[0] for word in raw[1:-1]], raw[-1]
             lines = [bash_word(value, typed) for value, _ in candidates(words, unquote(typed)[0])]
         else:
-            typed = unquote(rest[-1])[0] if shell == "fish" else rest[-1]
+            typed = unquote(rest[-1])[0]
             lines = [f"{value}\t{said}" if said else value for value, said in candidates(rest[:-1], typed)]
         os.write(1, "".join(f"{line}\n" for line in lines).encode("utf-8", "ignore"))
     except Exception:  # see the module's docstring
@@ -106,15 +106,19 @@ def _argument(state: _Typed, word: str) -> None:
     if not isinstance(state.command, Group):
         state.arguments += 1
         return
-    for name in EXPANSIONS.get(word, (word,)):
+    at_root = EXPANSIONS[word][0] in state.command.commands if word in EXPANSIONS else False
+    for name in EXPANSIONS[word] if at_root else (word,):
         if not isinstance(state.command, Group):
             return
         inner = state.command.commands
-        state.command = inner.get(name) or inner.get(ALIASES.get(name, "")) or state.command
+        found = inner.get(name) or inner.get(ALIASES.get(name, ""))
+        if found is None:
+            raise _Nothing
+        state.command = found
 
 
 def _options(command: _click.Command) -> dict[str, TyperOption]:
-    context = _click.Context(command)
+    context = _click.Context(command, help_option_names=list(HELP_NAMES))
     params = command.get_params(context)
     return {name: param for param in params if isinstance(param, TyperOption) for name in param.opts}
 
@@ -182,8 +186,8 @@ def _files(typed: str, *, suffix: str | None) -> Iterator[Candidate]:
             yield f"{head}{slash}{entry.name}", ""
 
 
-class _NoDatabase(Exception):
-    """There is nothing to complete from."""
+class _Nothing(Exception):
+    """There is nothing to complete from: no such command, no database."""
 
 
 def _client(state: _Typed) -> Durable:
@@ -191,7 +195,7 @@ def _client(state: _Typed) -> Durable:
     config = settings.find(settings.start_of_search(app_dir, env, None), env)
     path = settings.database(state.values.get("--db"), env, config).path
     if not path.exists():
-        raise _NoDatabase
+        raise _Nothing
     from durable_cli.client import Durable
 
     return Durable(path, create=False)
@@ -214,7 +218,7 @@ def _workflows(state: _Typed) -> Iterable[Candidate]:
     try:
         with _client(state) as client:
             return [(name, "workflow") for name in client.workflow_names()]
-    except _NoDatabase:
+    except _Nothing:
         return []
 
 

@@ -57,12 +57,25 @@ def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     lines += _traceback_lines(trace, session)
     hints = [f"{out.styled('hint:', '1')} {line}" for line in _hints(run)]
     room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - len(hints) - 1)
-    captured = out.captured(room) if output else []
+    captured = (_last_lines(run, session, room) or out.captured(room)) if output and out.quiet else []
     if captured:
         lines.append("  the last lines of its output:")
         lines += [f"    {line}" for line in captured]
     for line in [*lines[: REPORT_LINES - len(hints)], *hints]:
         out.say(line)
+
+
+def _last_lines(run: Run, session: Session, room: int) -> list[str]:
+    """The end of what the failed step printed in its last attempt."""
+    from durable_cli.logs import lines_of
+
+    error = run.error
+    if error is None or error.seq is None or room <= 0:
+        return []
+    place = (error.branch or "", error.seq, error.attempt)
+    lines = lines_of(session.existing().logs(run.id))
+    texts = [line.text for line in lines if (line.branch, line.seq, line.attempt) == place]
+    return [session.shown(text) for text in texts[-room:]]
 
 
 def _traceback_lines(trace: str, session: Session) -> list[str]:

@@ -25,12 +25,13 @@ _SAID_BADLY: Final = (Status.FAILED, Status.COMPENSATED, Status.COMPENSATION_FAI
 
 
 class Steps:
-    """What is said of each step: one line when it is over, and a live one while it runs."""
+    """What is said of each step: one line when it is over, and a live one while it runs. `silent`: nothing."""
 
-    def __init__(self, session: Session, *, always: bool) -> None:
+    def __init__(self, session: Session, *, always: bool, silent: bool = False) -> None:
         self._out = session.out
         self._shown = session.shown
-        self._said = not session.out.quiet and (always or session.out.verbose or session.out.terminal_err)
+        told = always or session.out.verbose or session.out.terminal_err
+        self._said = told and not (silent or session.out.quiet)
         self._began = 0.0
         self.run_id: str | None = None
 
@@ -66,9 +67,10 @@ def execute(
     *,
     grace_ms: int,
     step_by_step: bool = False,
+    silent: bool = False,
 ) -> tuple[Execution, int | None]:
     """Call the client under signals and progress. Returns what it did and the signal that interrupted it."""
-    steps = Steps(session, always=step_by_step)
+    steps = Steps(session, always=step_by_step, silent=silent)
 
     def say(number: int, again: bool) -> None:
         _say_signal(session, number, again, grace_ms, steps.run_id)

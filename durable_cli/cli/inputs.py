@@ -16,23 +16,28 @@ MAX_BYTES = 16 * 1024 * 1024
 
 def read_input(text: str, *, may_ask: bool) -> Any:
     """The value of `--input`. `may_ask`: stdin may be read although it is a terminal."""
+    return read_value(text, "--input", may_ask=may_ask)
+
+
+def read_value(text: str, where: str, *, may_ask: bool) -> Any:
+    """A JSON value given as JSON, `@FILE` or `-`; `where` names the option or argument."""
     if text == "-":
         if sys.stdin is None or sys.stdin.closed:
-            raise UsageError("--input - reads the standard input, which is closed")
+            raise UsageError(f"{where} - reads the standard input, which is closed")
         if sys.stdin.isatty() and not may_ask:
-            raise UsageError("--input - would read from the terminal, and --no-input forbids it")
+            raise UsageError(f"{where} - would read from the terminal, and --no-input forbids it")
         return parse_json(_read(sys.stdin.buffer, "the standard input"), "the standard input")
     if text.startswith("@"):
-        return parse_json(_read_file(text[1:]), text[1:])
-    return parse_json(text, "--input")
+        return parse_json(_read_file(text[1:], where), text[1:])
+    return parse_json(text, where)
 
 
-def _read_file(name: str) -> bytes:
+def _read_file(name: str, where: str) -> bytes:
     try:
         with Path(name).expanduser().open("rb") as file:
             return _read(file, name)
     except OSError as error:
-        raise UsageError(f"--input @{name}: {error.strerror or error}") from None
+        raise UsageError(f"{where} @{name}: {error.strerror or error}") from None
 
 
 def _read(file: BinaryIO, name: str) -> bytes:

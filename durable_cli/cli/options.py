@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from durable_cli.cli.session import Session
 
 FORMATS: Final = ("table", "json", "jsonl", "tsv", "csv", "ids")
+HELP_NAMES: Final = ("-h", "--help")
 COLORS: Final = ("auto", "always", "never")
 
-ALIASES: Final = {"ls": "list", "rm": "remove", "key": "keys", "provide-input": "input"}
+ALIASES: Final = {"ls": "list", "rm": "remove", "key": "keys", "schedule": "schedules", "provide-input": "input"}
 EXPANSIONS: Final = {
     "ps": ("runs", "list", "--unfinished"),
     "show": ("runs", "show"),
+    "logs": ("runs", "logs"),
     "wait": ("runs", "wait"),
 }
 # Options that people try, with what to do instead.

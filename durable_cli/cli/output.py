@@ -13,6 +13,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -92,6 +93,7 @@ class Output:
         self.color = "auto"
         self.answered = False
         self._live = ""
+        self._gone = False
         self._out, self._err = 1, 2
         self._capture: int | None = None
         self.terminal_out = os.isatty(1)
@@ -167,6 +169,12 @@ class Output:
         _flush()
         self._write(self._out, data)
 
+    def reader_is_gone(self) -> bool:
+        """Has the reader of stdout (a pipe, a terminal) gone away?"""
+        poll = select.poll()
+        poll.register(self._out, 0)
+        return any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0)) or self._gone
+
     def document(self, document: object) -> None:
         """Write the one JSON document."""
         encodes_all = self.encoding.replace("-", "") in ("utf8", "utf16", "utf32")
@@ -206,6 +214,7 @@ class Output:
         except OSError as error:
             if error.errno not in GONE:
                 raise
+            self._gone = self._gone or descriptor == self._out
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, descriptor, inheritable=descriptor < 3)
             os.close(null)

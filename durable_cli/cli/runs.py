@@ -15,7 +15,7 @@ from durable_cli.cli.session import Cell, Session, check_run_options
 from durable_cli.cli.starting import DryRun, Grace, print_id, tell_explanation
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import CannotCancel
-from durable_cli.model import Run, Status
+from durable_cli.model import Run, Status, StepStatus
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -96,6 +96,8 @@ def run_table(session: Session, runs: Sequence[Run]) -> tuple[list[str], list[li
         note = ""
         if run.error is not None:
             note = session.shown(f"{run.error.type}: {run.error.message}")
+        elif run.note is not None:
+            note = session.shown(run.note)
         elif run.runs_after_id is not None:
             note = f"waits behind {run.runs_after_id}"
         elif run.owner is not None and run.owner.alive is False:
@@ -129,6 +131,8 @@ def _show(session: Session, run: Run) -> None:
     if run.owner is not None:
         alive = {True: "alive", False: "dead: the next start adopts the run", None: "unknown"}[run.owner.alive]
         lines.append(f"owner      process {run.owner.pid}, {alive}")
+    if run.note is not None:
+        lines.append(f"note       {shown(run.note)}")
     lines.append(f"input      {shown(render.compact(render.value(run.input)))}")
     if run.result is not None:
         lines.append(f"result     {shown(render.compact(render.value(run.result)))}")
@@ -137,7 +141,8 @@ def _show(session: Session, run: Run) -> None:
         took = "" if step.finished_at is None else f"  {render.span(step.finished_at - step.started_at)}"
         tries = f"  {step.attempts} attempts" if step.attempts > 1 else ""
         error = f"  {shown(f'{step.error.type}: {step.error.message}')}" if step.error else ""
-        lines.append(f"  {step.seq:>3} {icon} {shown(step.name)}  {step.status}{took}{tries}{error}")
+        waits = f"  {shown(render.waits_for(step))}" if step.status is StepStatus.WAITING else ""
+        lines.append(f"  {step.seq:>3} {icon} {shown(step.name)}  {step.status}{waits}{took}{tries}{error}")
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
         lines += [f"  {shown(line)}" for line in (run.error.traceback or "").rstrip("\n").split("\n") if line]

@@ -26,6 +26,17 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """The wake-up descriptor has told the watcher; nothing is raised in the middle of user code."""
 
 
+class Stop(threading.Event):
+    """The request to stop, with what commands that we run have to know of it: `signal`, its number, which they get
+    too, and `grace_s`, how long they may go on.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        super().__init__()
+        self.grace_s = grace_s
+        self.signal: int | None = None
+
+
 class Signals:
     """`stop` is set by the first signal; `number` says which it was (None: none came).
 
@@ -40,7 +51,7 @@ class Signals:
         say: Callable[[int, bool], None],
         leave: Callable[[int], None] = os._exit,
     ) -> None:
-        self.stop = threading.Event()
+        self.stop = Stop(grace_ms / 1000)
         self.number: int | None = None
         self._grace_s = grace_ms / 1000
         self._abandon = abandon
@@ -85,7 +96,7 @@ class Signals:
     def _watch(self) -> None:
         first = self._next(None)
         assert first is not None
-        self.number = first
+        self.number = self.stop.signal = first
         self.stop.set()
         self._say(first, False)
         again = self._next(self._grace_s)

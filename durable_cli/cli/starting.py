@@ -182,8 +182,8 @@ def run(
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := _recent(client, definition.name, key, older_ms, session)) is not None:
-        session.one(_recent_document(recent), lambda: None, id_field="run_id")
+    if older_ms is not None and (recent := recently_completed(client, definition.name, key, older_ms, session)) is not None:
+        session.one(recent_document(recent), lambda: None, id_field="run_id")
         session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
         return 0
     try:
@@ -263,7 +263,7 @@ def tell_explanation(session: Session, explanation: Any) -> int:
     return 0
 
 
-def _recent(client: Durable, workflow: str, key: str | None, older_ms: int, session: Session) -> Run | None:
+def recently_completed(client: Durable, workflow: str, key: str | None, older_ms: int, session: Session) -> Run | None:
     """The last completed run of the key, if it ended less than `older_ms` ago."""
     at = client.last_completed_at(workflow, key)
     if at is None or session.now() - at >= older_ms:
@@ -272,7 +272,8 @@ def _recent(client: Durable, workflow: str, key: str | None, older_ms: int, sess
     return next((run for run in runs if run.key == key and run.finished_at == at), None)
 
 
-def _recent_document(run: Run) -> render.Document:
+def recent_document(run: Run) -> render.Document:
+    """The document of a call that did nothing, since that run completed not long ago."""
     return {**start_document(run, None), "outcome": str(Outcome.EXISTING)}
 
 

@@ -18,6 +18,8 @@ _EVENTS = {
     ActivityKind.KEY_HANDED_OFF: "key.handoff",
     ActivityKind.KEY_RELEASED: "key.release",
     ActivityKind.KEY_RETAKEN: "key.retake",
+    ActivityKind.KEY_PRUNED: "key.prune",
+    ActivityKind.KEY_HELD_LONG: "key.held_long",
     ActivityKind.WORKFLOW_MOVED: "workflow.moved",
     ActivityKind.SCHEDULE_MISSED: "schedule.missed",
     ActivityKind.SCHEDULE_FAILED: "schedule.failed",
@@ -122,6 +124,25 @@ def retaken(
     _insert(
         tx, ActivityKind.KEY_RETAKEN, at=at, workflow=workflow, key=key, run_id=run_id, details={"from": from_id}
     )
+
+
+def pruned(tx: Tx, *, at: int, workflow: str, key: str, run_id: str) -> None:
+    """A finished holder was pruned, which freed its key."""
+    _insert(tx, ActivityKind.KEY_PRUNED, at=at, workflow=workflow, key=key, run_id=run_id)
+
+
+def held_long(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, held_ms: int, action: str) -> None:
+    """An unfinished holder has held its key longer than the workflow's max_hold; `action`: report or cancel."""
+    details: dict[str, object] = {"held_ms": held_ms, "action": action}
+    _insert(tx, ActivityKind.KEY_HELD_LONG, at=at, workflow=workflow, key=key, run_id=run_id, details=details)
+
+
+_TOLD = "SELECT 1 FROM durable_activity WHERE kind = 'key_held_long' AND workflow = :workflow AND key = :key AND run_id = :run_id"
+
+
+def told_held_long(tx: Tx, *, workflow: str, key: str, run_id: str) -> bool:
+    """Has that been recorded of this run?"""
+    return tx.value(_TOLD, workflow=workflow, key=key, run_id=run_id) is not None
 
 
 def moved(tx: Tx, *, at: int, workflow: str, from_place: str, to_place: str) -> None:

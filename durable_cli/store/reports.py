@@ -27,7 +27,8 @@ WHERE (:workflow IS NULL OR w.name = :workflow)
     SELECT 1 FROM json_each(:words) word
     WHERE instr(r.public_id, word.value) = 0 AND instr(w.name, word.value) = 0
       AND instr(coalesce(r.key, ''), word.value) = 0 AND instr(r.input, word.value) = 0
-      AND instr(coalesce(r.error, ''), word.value) = 0)
+      AND (NOT coalesce(json_valid(r.error), 0) OR
+           instr((r.error ->> 'type') || ': ' || (r.error ->> 'message'), word.value) = 0))
 ORDER BY r.id DESC
 LIMIT :limit
 """

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from durable_cli.model import Owner, Run, Status
+from durable_cli.model import Claim, Owner, Run, Status
 from durable_cli.store.database import Tx
 from durable_cli.store.history import error_from_text
 
@@ -139,37 +139,58 @@ def last_completed_at(tx: Tx, workflow: str, key: str | None) -> int | None:
     return found
 
 
+_OVERDUE = f"""
+{_SELECT}
+WHERE r.deadline_at <= :now AND r.finished_at IS NULL AND r.owner_id IS NULL AND r.status <> 'compensating'
+ORDER BY r.deadline_at LIMIT :limit
+"""
+
+
 def overdue(tx: Tx, now: int, limit: int) -> list[Run]:
-    """Unfinished runs whose time is over, the longest overdue first."""
-    where = "r.deadline_at <= :now AND r.finished_at IS NULL AND r.status <> 'compensating'"
-    return [
-        from_row(row)
-        for row in tx.rows(f"{_SELECT} WHERE {where} ORDER BY r.deadline_at LIMIT :limit", now=now, limit=limit)
-    ]
+    """Unfinished runs that nobody owns and whose time is over, the longest overdue first."""
+    return [from_row(row) for row in tx.rows(_OVERDUE, now=now, limit=limit)]
 
 
 _CLAIMABLE = """
 r.finished_at IS NULL AND r.owner_id IS NULL AND r.runs_after_id IS NULL
   AND r.status IN ('pending', 'waiting', 'compensating')
-  AND r.public_id NOT IN (SELECT value FROM json_each(:besides))
   AND w.name NOT IN (SELECT value FROM json_each(:besides))
 """
-_DUE = f"{_SELECT} WHERE {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.due_at, r.id LIMIT :limit"
+_RESTING: Final = ("pending", "waiting", "compensating")
 
 
-def due(tx: Tx, now: int, limit: int, *, besides: Sequence[str] = ()) -> list[Run]:
-    """Runs that may be claimed now, the longest due first; `besides`: ids and workflows to pass over."""
-    return [from_row(row) for row in tx.rows(_DUE, now=now, limit=limit, besides=json.dumps(besides))]
+def _of_each_status(sql: str) -> str:
+    """The same for each status of a run at rest: each walks the index (status, due_at) no further than it must."""
+    return " UNION ALL ".join(f"SELECT * FROM ({sql.format(status=status)})" for status in _RESTING)
 
 
-_NEXT_DUE = f"""
-SELECT min(r.due_at) FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id WHERE {_CLAIMABLE}
+_DUE_OF_ONE = """
+SELECT id FROM durable_runs
+WHERE finished_at IS NULL AND status = '{status}' AND due_at <= :now AND owner_id IS NULL AND runs_after_id IS NULL
+  AND public_id NOT IN (SELECT value FROM json_each(:runs))
+  AND workflow_id NOT IN (
+    SELECT id FROM durable_workflows WHERE name IN (SELECT value FROM json_each(:workflows)))
+ORDER BY due_at, id LIMIT :limit
 """
+_DUE = f"{_SELECT} WHERE r.id IN ({_of_each_status(_DUE_OF_ONE)}) ORDER BY r.due_at, r.id LIMIT :limit"
 
 
-def next_due_at(tx: Tx, *, besides: Sequence[str] = ()) -> int | None:
-    """When the next run without an owner is due."""
-    found: int | None = tx.value(_NEXT_DUE, besides=json.dumps(besides))
+def due(tx: Tx, now: int, limit: int, *, runs: Sequence[str] = (), workflows: Sequence[str] = ()) -> list[Run]:
+    """Runs that may be claimed now, the longest due first, besides these runs and those of these workflows."""
+    rows = tx.rows(_DUE, now=now, limit=limit, runs=json.dumps(runs), workflows=json.dumps(workflows))
+    return [from_row(row) for row in rows]
+
+
+_NEXT_OF_ONE = """
+SELECT due_at FROM durable_runs
+WHERE finished_at IS NULL AND status = '{status}' AND due_at > :after AND owner_id IS NULL ORDER BY due_at LIMIT 1
+"""
+_NEXT_DUE = f"SELECT min(due_at) FROM ({_of_each_status(_NEXT_OF_ONE)})"
+
+
+def next_due_at(tx: Tx, after: int = -1) -> int | None:
+    """When the next run without an owner is due, of those that are due after a moment."""
+    found: int | None = tx.value(_NEXT_DUE, after=after)
     return found
 
 
@@ -192,6 +213,12 @@ def owned(tx: Tx) -> list[Run]:
     return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE r.owner_id IS NOT NULL ORDER BY r.id")]
 
 
+def claims(tx: Tx) -> list[Claim]:
+    """The claim of every owner, dead or alive, on an unfinished run: `owned` at a fraction of the price."""
+    rows = tx.rows("SELECT id, public_id, owner_id, epoch FROM durable_runs WHERE owner_id IS NOT NULL ORDER BY id")
+    return [Claim(row["id"], row["public_id"], row["owner_id"], row["epoch"]) for row in rows]
+
+
 def children(tx: Tx, row_id: int) -> list[Run]:
     """The unfinished runs that this one started."""
     where = "r.parent_id = :id AND r.finished_at IS NULL"
@@ -208,3 +235,29 @@ WHERE r.id IN (SELECT s.run_id FROM durable_steps s WHERE s.child_id = :id AND s
 def waiting_for_child(tx: Tx, child: int) -> list[Run]:
     """The unfinished runs that wait for the end of this one."""
     return [from_row(row) for row in tx.rows(_WAITED_FOR_BY, id=child)]
+
+
+_NEEDS = """
+WITH RECURSIVE needed (id) AS (
+  SELECT :run
+  UNION SELECT s.child_id FROM durable_steps s JOIN needed n ON s.run_id = n.id
+        WHERE s.status = 'waiting' AND s.child_id IS NOT NULL
+  UNION SELECT r.runs_after_id FROM durable_runs r JOIN needed n ON r.id = n.id WHERE r.runs_after_id IS NOT NULL)
+SELECT 1 FROM needed WHERE id = :other
+"""
+
+
+def needs(tx: Tx, run: int, other: int) -> bool:
+    """Can this run end only after the other one: does it wait for it, or behind it, or for one that does?"""
+    return tx.value(_NEEDS, run=run, other=other) is not None
+
+
+_HELD_LONG = f"""
+{_SELECT} WHERE r.holds_key = 1 AND r.finished_at IS NULL AND w.max_hold_ms IS NOT NULL
+  AND r.held_since < :now - w.max_hold_ms ORDER BY r.held_since LIMIT :limit
+"""
+
+
+def held_too_long(tx: Tx, now: int, limit: int) -> list[Run]:
+    """Unfinished holders that have their keys longer than their workflow's max_hold, the longest first."""
+    return [from_row(row) for row in tx.rows(_HELD_LONG, now=now, limit=limit)]

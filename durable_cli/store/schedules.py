@@ -9,6 +9,8 @@ from durable_cli.store.database import Tx
 
 KEPT_FIRES: Final = 1500
 """How many fires of each schedule are kept: a day and an hour of one that fires each minute."""
+SKIPPED: Final = ("existing", "key_taken")
+"""Outcomes of fires that started nothing new."""
 
 _SELECT: Final = """
 SELECT s.id AS row_id, s.name, w.name AS workflow, s.cron, s.timezone, s.timezone_given, s.key, s.on_duplicate, s.input,
@@ -50,9 +52,10 @@ def due(tx: Tx, now: int) -> list[Schedule]:
     return [_from_row(row) for row in tx.rows(f"{_SELECT} WHERE {where} ORDER BY s.wake_at, s.id", now=now)]
 
 
-def next_wake_at(tx: Tx) -> int | None:
-    """When the next of them has to be looked at."""
-    found: int | None = tx.value(f"SELECT min(s.wake_at) FROM durable_schedules s WHERE {_ACTIVE}")
+def next_wake_at(tx: Tx, now: int) -> int | None:
+    """When the next of them, after those that are due, has to be looked at."""
+    sql = f"SELECT min(s.wake_at) FROM durable_schedules s WHERE {_ACTIVE} AND s.wake_at > :now"
+    found: int | None = tx.value(sql, now=now)
     return found
 
 
@@ -166,7 +169,6 @@ UPDATE durable_schedules SET
   last_skip_at = CASE WHEN :skipped THEN :at ELSE last_skip_at END
 WHERE id = :id
 """
-_SKIPPED: Final = ("existing", "key_taken")
 _NOT_FIRED: Final = ("missed", "failed")
 
 
@@ -179,7 +181,7 @@ def record(tx: Tx, row_id: int, fire: ScheduleFire) -> None:
         _COUNT,
         id=row_id,
         fired=int(fire.outcome not in _NOT_FIRED),
-        skipped=int(fire.outcome in _SKIPPED),
+        skipped=int(fire.outcome in SKIPPED),
         failed=int(fire.outcome == "failed"),
         **told,
     )

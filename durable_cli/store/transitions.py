@@ -210,6 +210,18 @@ def note(tx: Tx, row_id: int, text: str) -> None:
     tx.change("UPDATE durable_runs SET note = :text WHERE id = :id", id=row_id, text=text)
 
 
+_NOTE_DUE = """
+UPDATE durable_runs SET note = :text
+WHERE workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow) AND finished_at IS NULL
+  AND owner_id IS NULL AND due_at <= :now AND note IS NOT :text
+"""
+
+
+def note_due(tx: Tx, workflow: str, text: str, now: int) -> None:
+    """Why nobody goes on with those runs of a workflow that are due."""
+    tx.change(_NOTE_DUE, workflow=workflow, text=text, now=now)
+
+
 _GIVE_BACK = """
 UPDATE durable_runs
 SET owner_id = NULL, crashes = crashes + :crash,

@@ -56,7 +56,7 @@ def test_a_start_that_only_records_does_what_the_policy_says(
         assert decision == a.Decision(expected, adopt=False)
 
 
-@pytest.mark.parametrize(("policy", "status", "started", "waiting"), list(product(Policy, UNFINISHED, [0, 1], [0, 1])))
+@pytest.mark.parametrize(("policy", "status", "started", "waiting"), list(product(Policy, sorted(UNFINISHED), [0, 1], [0, 1])))
 def test_an_executing_start_takes_up_a_holder_that_nobody_executes(
     policy: Policy, status: Status, started: bool, waiting: bool
 ) -> None:
@@ -75,7 +75,7 @@ def test_an_executing_start_takes_up_a_holder_that_nobody_executes(
     assert decision == a.Decision(expected, adopt=True)
 
 
-@pytest.mark.parametrize(("status", "reuse"), list(product(FINISHED, Reuse)))
+@pytest.mark.parametrize(("status", "reuse"), list(product(sorted(FINISHED), Reuse)))
 def test_the_waiting_run_takes_the_key_unless_reuse_keeps_it(status: Status, reuse: Reuse) -> None:
     lets_go = status in LETS_GO[reuse]
     assert a.decide_succession(status, reuse) is (a.Succession.PROMOTE if lets_go else a.Succession.CANCEL)

@@ -10,7 +10,7 @@ from durable_cli.core import lifecycle as lc
 from durable_cli.model import UNFINISHED, Status
 
 
-@pytest.mark.parametrize(("status", "crashes", "resting"), list(product(UNFINISHED, range(7), [False, True])))
+@pytest.mark.parametrize(("status", "crashes", "resting"), list(product(sorted(UNFINISHED), range(7), [False, True])))
 def test_only_an_executing_orphan_counts_a_crash_and_the_fifth_in_a_row_fails_it(
     status: Status, crashes: int, resting: bool
 ) -> None:

@@ -42,7 +42,8 @@ _MEAN_S = 0.012  # between two kills
 
 
 class Book:
-    """What happened, a line each: `exec`, `raise`, `recorded` RUN STEP TOKEN, `ack` RUN, `end` RUN STATUS, `bad` WHAT."""
+    """What happened, a line each: `exec` RUN STEP TOKEN KEY, `raise` and `recorded` RUN STEP, `ack` RUN, `end` RUN
+    STATUS, `bad` WHAT."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -283,7 +284,7 @@ class Audit:
         with Durable(db, create=False) as it:
             self.broken = it.check()
             self.runs = {run.id: it.run(run.id) for run in it.runs()}
-            self.free = [it.start(soaked, {"steps": 1}, key=key.key).run_id for key in it.keys() if key.status]
+            self.free = [it.start(soaked, {"steps": 1}, key=key.key).run_id for key in it.keys() if key.status]  # noqa: SIM118
         self.steps = {
             (run.id, step.name[1:]): (step.result or "").strip('"')
             for run in self.runs.values()
@@ -323,7 +324,9 @@ class Audit:
             run = self.runs.get(line[1])
             # A failed run of an `r` key may have been retried since.
             retried = run is not None and run.key is not None and run.key[0] == "r" and line[2] == "failed"
-            self.expect(run is not None and (retried or run.status == line[2]), f"run {line[1]} is not {line[2]} any more")
+            self.expect(
+                run is not None and (retried or run.status == line[2]), f"run {line[1]} is not {line[2]} any more"
+            )
 
     def _executions(self) -> None:
         for place, token in self.steps.items():
@@ -351,9 +354,15 @@ class Audit:
     def _ends(self) -> None:
         for run in self.runs.values():
             self.expect(run.finished, f"run {run.id} is stuck: {run.status}")
+            for step in run.steps or ():
+                # Its moment was taken before its transaction, the end's inside the end's.
+                late = run.finished_at is not None and (step.finished_at or 0) > run.finished_at
+                self.expect(not late, f"step {step.name} of run {run.id} was recorded after the run was {run.status}")
             if run.status is Status.COMPLETED:
                 recorded = sum(1 for place in self.steps if place[0] == run.id)
-                self.expect(f'"steps":{recorded},' in run.input.replace(" ", ""), f"run {run.id} completed without all steps")
+                self.expect(
+                    f'"steps":{recorded},' in run.input.replace(" ", ""), f"run {run.id} completed without all steps"
+                )
         self.expect(len(set(self.free)) == len(self.free), "two keys were answered with one run")
         for run_id in self.free:
             self.expect(run_id not in self.runs, f"the key of run {run_id} is still taken")

@@ -37,7 +37,10 @@ Point = tuple[str, int]  # the n-th call of this name
 def strace_works() -> bool:
     """Is there an strace that may trace?"""
     try:
-        return subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode
+            == 0
+        )
     except FileNotFoundError:
         return False
 

@@ -66,7 +66,7 @@ def finish_and_check(place: Place, before: Run | None, recorded: set[str]) -> En
 
 def kill_at(place: Place, phase: str, n: int, *args: str) -> bool:
     """Kill `durable ARGS` there; False if it had no n-th write and ended well."""
-    ended = quick(place.db, *args, strike=(signal.SIGKILL, phase, n))
+    ended = quick(place.db, *args, strikes=[(signal.SIGKILL, phase, n)])
     if not ended.killed:
         ended.ok()
     return ended.killed
@@ -153,7 +153,7 @@ def test_a_start_killed_before_its_commit_left_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_kill_9_at_every_write_of_a_replacement(tmp_path: Path, phase: str) -> None:
-    """cancel_existing is one transaction: killed anywhere, there is the old holder or the new one, never none or two."""
+    """cancel_existing is one transaction: killed anywhere, there is the old holder or the new one, not none or two."""
     n, seen = 1, set()
     while True:
         place = Place.make(tmp_path / f"{n}")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from crashkit import Child, Gate, Log, durable, durable_argv, quick, spawn
+from crashkit import Child, Gate, Log, durable_argv, quick, spawn
 
 from durable_cli import Durable, Status
 

@@ -59,7 +59,7 @@ def test_an_owner_stopped_at_any_write_changes_nothing_when_it_wakes(tmp_path: P
             folder = tmp_path / f"{phase}-{n}"
             folder.mkdir()
             db, log = folder / "durable.db", Log(folder / "trace")
-            with nursling(db, *call(log.path), strike=(signal.SIGSTOP, phase, n)) as owner:
+            with nursling(db, *call(log.path), strikes=[(signal.SIGSTOP, phase, n)]) as owner:
                 owner.wait_stopped()
                 with Durable(db, create=False) as it:
                     old = it.find(key="k")
@@ -84,6 +84,42 @@ def test_an_owner_stopped_at_any_write_changes_nothing_when_it_wakes(tmp_path: P
 
     points = each_on_its_own(stop, ("before", "committed"))
     assert min(points) >= 5, points
+
+
+def test_a_sleeper_is_refused_while_another_has_its_run(tmp_path: Path) -> None:
+    """Stopped before a write, its run cancelled, retried and executed by another process that is still at it: the
+    sleeper's record, or its end of the run, is not accepted, although the run is unfinished and its place is empty."""
+    n = 2
+    while True:
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        db, log = folder / "durable.db", Log(folder / "trace")
+        strikes = [(signal.SIGSTOP, "before", n), (signal.SIGSTOP, "committed", n)]
+        with nursling(db, *call(log.path), strikes=strikes) as sleeper:
+            sleeper.wait_stopped()
+            with Durable(db, create=False) as it:
+                old = it.find(key="k")
+            if old.finished:
+                break
+            quick(db, "cancel", old.id).ok()
+            # The other one is stopped when it has claimed the run: its first write revives it, its second claims it.
+            retry = ["retry", old.id, "--foreground", "--json"]
+            with nursling(db, *retry, strikes=[(signal.SIGSTOP, "committed", 2)]) as other:
+                other.wait_stopped()
+                with Durable(db, create=False) as it:
+                    owner = it.run(old.id).owner
+                    assert owner is not None
+                    assert owner.pid == other.pid
+                before = contents(db)
+                sleeper.go_on()
+                sleeper.wait_stopped()
+                assert contents(db) == before, n
+                sleeper.go_on()
+                other.go_on()
+                assert other.end().ok().json["status"] == "completed"
+            assert sleeper.end().ok().json["status"] == "completed"
+        n += 1
+    assert n >= 6
 
 
 def test_a_stopped_owner_is_alive(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ EXIT_CODES = {1, 2, 3, 4, 5, 6, 8, 70, 75, 78}
     "kind", sorted(set(_every_error()), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
 )
 def test_every_error_has_an_exit_code_a_code_and_a_message(kind: type[errors.DurableError]) -> None:
-    assert kind.exit_code in EXIT_CODES
+    assert kind.exit_code in EXIT_CODES or "exit_status" in vars(kind)
     assert kind.code() == kind.code().lower().strip("_")
     assert (kind.__doc__ or "").strip().split("\n")[0].endswith((".", ";"))
 

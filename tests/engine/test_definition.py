@@ -186,7 +186,7 @@ def test_functions_that_are_no_workflows(function: Any, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [len, Article, functools.partial(two_inputs, None), "name", staticmethod(star)], ids=repr
+    "thing", [len, Article, functools.partial(two_inputs, None), "name", staticmethod(star)]
 )
 def test_things_that_are_no_functions(thing: Any) -> None:
     """Classes, builtins, partials and a name in the wrong place are told what belongs there."""
@@ -234,7 +234,6 @@ def lambda_named(name: str) -> Any:
         ({"on_dupliacte": "error"}, "did you mean 'on_duplicate'"),
         ({"colour": "red"}, "the options are name, reuse, on_duplicate"),
     ],
-    ids=repr,
 )
 def test_options_that_do_not_fit(options: dict[str, Any], told: str) -> None:
     """A bad option fails when it is written down, with the valid values and the place (CASES B09)."""
@@ -306,7 +305,6 @@ def test_retry_durations() -> None:
         ({"retry_on": (ValueError, "OSError")}, "subclass of Exception"),
         ({"retry_on": ValueError("x")}, "subclass of Exception"),
     ],
-    ids=repr,
 )
 def test_retry_options_that_do_not_fit(options: dict[str, Any], told: str) -> None:
     """Each bad option fails when the Retry is made, and says what would be right."""

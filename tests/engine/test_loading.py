@@ -26,7 +26,7 @@ from durable_cli.errors import (
     WorkflowNotFound,
 )
 from durable_cli.loading import load_target, load_workflow
-from durable_cli.model import Location, OnDuplicate, Policy, Reuse, Workflow
+from durable_cli.model import Location, OnDuplicate, Policies, Policy, Workflow
 
 ROOT = Path(__file__).parents[2]
 FLOW = "from durable_cli.definition import workflow\n"
@@ -81,12 +81,12 @@ def row_of(definition: Definition, **changes: Any) -> Workflow:
         "module": place.module,
         "app_dir": place.app_dir,
     } | changes
-    return Workflow(1, definition.name, Location(**fields), Reuse.AFTER_CLOSE, OnDuplicate(Policy.ERROR))
+    return Workflow(1, definition.name, Location(**fields), Policies(on_duplicate=OnDuplicate(Policy.ERROR)))
 
 
 def stored(name: str, file: Path, qualname: str, module: str | None, app_dir: Path) -> Workflow:
     place = Location(str(file.resolve()), qualname, module, str(app_dir.resolve()))
-    return Workflow(1, name, place, Reuse.AFTER_CLOSE, OnDuplicate(Policy.ERROR))
+    return Workflow(1, name, place, Policies(on_duplicate=OnDuplicate(Policy.ERROR)))
 
 
 # -- targets that fit ----------------------------------------------------------------------------------------------
@@ -503,5 +503,5 @@ def test_script_and_import_are_one_workflow(app: Path) -> None:
         imported = load(target).location
         assert places.same_place(script, imported)
         assert (script.module, script.app_dir) == (None, imported.app_dir)
-        row = Workflow(1, load(target).name, script, Reuse.AFTER_CLOSE, OnDuplicate(Policy.ERROR))
+        row = Workflow(1, load(target).name, script, Policies(on_duplicate=OnDuplicate(Policy.ERROR)))
         assert load_workflow(row) is load(target)

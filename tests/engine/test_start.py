@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import unicodedata
 from collections.abc import Callable
@@ -289,7 +290,7 @@ def _end(durable: Durable, run_id: str, how: str) -> None:
 @pytest.mark.parametrize("reuse", ["after_close", "after_failure"])
 @pytest.mark.parametrize("how", FINISHED)
 def test_the_waiting_run_takes_the_key_when_the_holder_ends(durable: Durable, how: str, reuse: str) -> None:
-    """In the same transaction, however it ends (D06), unless `reuse` keeps the key: then it is cancelled and says why."""
+    """In the same transaction, however it ends (D06), unless `reuse` keeps the key: it is cancelled and says why."""
     job = define_job(reuse)
     first = put(durable, job, "running", key="k", owner=live_owner(durable))
     waiting = durable.start(job, NEW, key="k", **AGAIN).run_id
@@ -393,7 +394,7 @@ def test_a_burst_of_cancel_existing_skips_no_start(durable: Durable, reuse: str)
     job = define_job(reuse)
     answers = [durable.start(job, n, key="k", on_duplicate="cancel_existing") for n in range(30)]
     assert [answer.outcome for answer in answers] == ["created"] + ["replaced"] * 29
-    for old, new in zip(answers, answers[1:], strict=False):
+    for old, new in itertools.pairwise(answers):
         run = durable.run(old.run_id)
         assert (run.status, run.holds_key) == ("cancelled", False)
         assert run.error is not None
@@ -795,7 +796,7 @@ def test_activity_adds_up(durable: Durable, clock: Any) -> None:
         status: sum(run.status == status for run in every) for status in {str(run.status) for run in every}
     }
     assert stats.held == sum(run.holds_key for run in every)
-    listed = {key.key: key for key in durable.keys()}
+    listed = {row.key: row for row in durable.keys(held=False)}
     for key in ("k0", "k1", "k2"):
         of_key = durable.runs(key=key)
         assert listed[key].runs == len(of_key)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
+import itertools
 import json
 import logging
 import sys
@@ -18,13 +20,13 @@ from typing import Any, get_type_hints
 
 import pytest
 from bothways import KINDS, define, step_of
-from enginekit import CRASHED, Boom, change, die, in_child, put, snapshot
+from enginekit import CRASHED, Boom, change, die, in_child, snapshot
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from durable_cli import Abort, Durable, InvalidInput, NonDeterminism, Retry, Run, StepFailed, workflow
+from durable_cli import Abort, Durable, InvalidInput, KeyTaken, NonDeterminism, Retry, Run, StepFailed, workflow
 from durable_cli.definition import WorkflowFunction
-from durable_cli.errors import DurableError, InvalidDefinition, UsageError
+from durable_cli.errors import InvalidDefinition, UsageError
 from durable_cli.values import MAX_VALUE_BYTES
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
@@ -279,7 +281,7 @@ def test_delays_between_attempts(durable: Durable, clock: Any, kind: str, policy
             assert progress.due_at == run.due_at
 
     run = durable.execute(define(kind, body), key="k", progress=watch).run
-    gaps = [(after - before) / 1000 for before, after in zip(at, at[1:], strict=False)]
+    gaps = [(after - before) / 1000 for before, after in itertools.pairwise(at)]
     assert run.status == "failed"
     if delays is None:
         assert all(5 <= gap <= 15 for gap in gaps)
@@ -770,10 +772,9 @@ def test_starts_on_the_key_of_a_damaged_holder(durable: Durable, kind: str, poli
     flow = define(kind, body)
     run_id = durable.start(flow, 1, key="k").run_id
     change(durable, "UPDATE durable_runs SET input = '{not json' WHERE public_id = :id", id=run_id)
-    try:
+    refused = pytest.raises(KeyTaken) if policy == "error" else contextlib.nullcontext()
+    with refused:
         durable.start(flow, 2, key="k", on_duplicate=policy)
-    except DurableError as error:
-        assert (policy, error.code()) == ("error", "key_taken")
     [row] = durable.activity(kinds=["key_duplicate"])
     assert row.details["input_changed"] is True
     assert durable.check() == []
@@ -1169,4 +1170,79 @@ def test_an_adopted_run_never_counts_itself_as_a_duplicate(durable: Durable, kin
     durable.retry(run.id)
     assert durable.resume(run.id, definition=flow.definition).run.status == "completed"
     assert durable.activity() == []
-    assert put.__doc__
+
+
+# -- event loops and tasks -----------------------------------------------------------------------------------------
+
+
+def test_executing_where_an_event_loop_is_running(durable: Durable, kind: str) -> None:
+    """From a notebook, a web handler, or an async step that executes another run."""
+
+    async def inner_body(ctx: Any) -> Any:
+        async def step() -> int:
+            return 5
+
+        return await ctx.run("s", step)
+
+    inner = define(kind, inner_body, name="inner")
+
+    async def body(ctx: Any) -> Any:
+        async def step() -> Any:
+            return durable.execute(inner).run.result
+
+        return await ctx.run("s", step)
+
+    async def handler() -> Any:
+        return durable.execute(define(kind, body)).run.result
+
+    assert asyncio.run(handler()) == '"5"'
+
+
+def test_an_operation_that_nobody_waits_for(durable: Durable, kind: str) -> None:
+    """The function returns while a step of it goes on: the run fails and says so, it does not complete without it."""
+    started, go_on = threading.Event(), threading.Event()
+    tasks: list[Any] = []
+
+    async def body(ctx: Any) -> str:
+        from bothways import drive
+
+        async def one() -> None:
+            with contextlib.suppress(Exception):  # it ends in the run; the thread itself has nobody to tell
+                await ctx.run("forgotten", slow)
+
+        def slow() -> None:
+            started.set()
+            go_on.wait(10)
+
+        if kind == "plain":
+            threading.Thread(target=lambda: drive(one()), daemon=True).start()
+            started.wait(10)
+        else:
+            tasks.append(asyncio.create_task(one()))
+            await asyncio.to_thread(started.wait, 10)
+            asyncio.get_running_loop().call_later(0, go_on.set)
+        return "returned"
+
+    run = durable.execute(define(kind, body)).run
+    go_on.set()
+    assert (run.status, error_of(run)[0]) == ("failed", "ConcurrentOperation")
+    assert "operation 1" in error_of(run)[1]
+
+
+def test_a_cancelled_error_that_is_nobodys_cancellation_is_a_failure(durable: Durable, kind: str) -> None:
+    """A step that awaits a cancelled task fails, with retries, instead of ending the process that executes it."""
+    calls: list[int] = []
+
+    async def body(ctx: Any) -> Any:
+        async def step() -> int:
+            calls.append(1)
+            if len(calls) == 1:
+                task = asyncio.create_task(asyncio.sleep(0))
+                task.cancel()
+                await task
+            return 1
+
+        return await ctx.run("s", step, retry=Retry(2, base="1s"))
+
+    run = durable.execute(define(kind, body)).run
+    assert (run.result, len(calls)) == ("1", 2)

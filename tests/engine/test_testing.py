@@ -312,7 +312,7 @@ def test_a_run_of_a_dead_owner_stays_as_it_was_until_somebody_looks(durable_engi
 
         try:
             ctx.run("die", die)
-        except BaseException:  # noqa: B036  (code that swallows everything)
+        except BaseException:  # code that swallows everything
             ctx.run("nothing new begins", lambda: seen.append("it did"))
             raise
 
@@ -400,7 +400,7 @@ def test_code_that_cannot_be_loaded_is_told_to_the_test(tmp_path):
 
 # -- pytest --------------------------------------------------------------------------------------------------------
 
-USERS_TESTS = '''
+USERS_TESTS = """
 import os
 from durable_cli import Context, Durable, workflow
 import pytest
@@ -439,7 +439,7 @@ def test_a_failure_in_a_step_is_the_tests(durable_engine):
     def asserting(ctx: Context) -> None:
         ctx.run("check", lambda: pytest.fail("seen by the step"))
     durable_engine.run(asserting)
-'''
+"""
 
 
 def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

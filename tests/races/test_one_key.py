@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -135,14 +136,14 @@ def test_a_burst_of_replacements_leaves_the_last(tmp_path: Path) -> None:
         chain = it.runs()[::-1]  # in the order of their commits
         assert {run.id: int(run.input) for run in chain} == inputs
         assert [run.status for run in chain] == [Status.CANCELLED] * 29 + [Status.PENDING]
-        for run, replacer in zip(chain, chain[1:], strict=False):
+        for run, replacer in itertools.pairwise(chain):
             assert run.error is not None
             assert replacer.id in run.error.message
         [key] = it.keys()
         assert (key.holder_id, key.status) == (chain[-1].id, Status.PENDING)
         hand_offs = it.activity(kinds=["key_handed_off"])[::-1]
         assert [(row.details["from"], row.details["to"]) for row in hand_offs] == [
-            (run.id, replacer.id) for run, replacer in zip(chain, chain[1:], strict=False)
+            (run.id, replacer.id) for run, replacer in itertools.pairwise(chain)
         ]
 
 

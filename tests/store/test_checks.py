@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def damaged(path: Path) -> Iterator[Damaged]:
     file = Damaged(path)
-    file.add("durable_workflows", id=1, name="sync", reuse="after_close")
+    file.add("durable_workflows", id=1, name="sync", reuse="after_close", on_max_hold="report", on_mismatch="record")
     file.add("durable_owners", id=1, pid=1, kind="run")
     yield file
     file.connection.close()

@@ -1,4 +1,4 @@
-"""One workflow body for both faces of the context: written once with `await`, run as a plain and as an async workflow."""
+"""One workflow body for both faces of the context: written once with `await`, run as a plain and as an async one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Awaitable:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._ctx, name)
-        if name not in ("run", "now", "uuid", "random"):
+        if name not in ("run", "now", "uuid", "random", "shell", "http"):
             return found
 
         async def operation(*args: Any, **kwargs: Any) -> Any:

@@ -28,6 +28,7 @@ from durable_cli import Durable, Run
 
 T = TypeVar("T")
 U = TypeVar("U")
+Strike = tuple[int, str, int]  # signal, phase, number of the write: see striker.py
 
 SUPPORT = Path(__file__).resolve().parent
 FLOWS = SUPPORT / "flows"
@@ -98,7 +99,9 @@ class Child:
         try:
             code = self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.process.args} still runs after {deadline_s} s; it said: {self._said()}") from None
+            raise AssertionError(
+                f"{self.process.args} still runs after {deadline_s} s; it said: {self._said()}"
+            ) from None
         return Ended(code, *self._said())
 
     def _said(self) -> tuple[str, str]:
@@ -173,11 +176,11 @@ def python(*args: str, **env: str) -> Child:
 class Nursling:
     """A process that a nursery forked: as `Child`, in a tenth of the time."""
 
-    def __init__(self, argv: Sequence[str], env: dict[str, str], strike: tuple[int, str, int] | None) -> None:
+    def __init__(self, argv: Sequence[str], env: dict[str, str], strikes: Sequence[Strike]) -> None:
         self._nursery = _Nursery.take()
         folder = self._nursery.folder.name
         self._files = (f"{folder}/out", f"{folder}/err")
-        order = {"argv": argv, "env": env, "out": self._files[0], "err": self._files[1], "strike": strike}
+        order = {"argv": argv, "env": env, "out": self._files[0], "err": self._files[1], "strikes": strikes}
         self._ended: Ended | None = None
         self.pid = self._nursery.order(order)
 
@@ -257,14 +260,14 @@ class _Nursery:
         return int(line)
 
 
-def nursling(db: Path, *args: str, strike: tuple[int, str, int] | None = None, **env: str) -> Nursling:
-    """Begin `durable ARGS`; with a `strike` (signal, phase, n) it gets that signal at its n-th write (striker.py)."""
-    return Nursling(durable_argv(db, *args)[3:], environment(**env), strike)
+def nursling(db: Path, *args: str, strikes: Sequence[Strike] = (), **env: str) -> Nursling:
+    """Begin `durable ARGS`; with `strikes` it gets those signals at those writes (see striker.py)."""
+    return Nursling(durable_argv(db, *args)[3:], environment(**env), strikes)
 
 
-def quick(db: Path, *args: str, strike: tuple[int, str, int] | None = None, **env: str) -> Ended:
+def quick(db: Path, *args: str, strikes: Sequence[Strike] = (), **env: str) -> Ended:
     """Run `durable ARGS` to its end, as a nursling."""
-    with nursling(db, *args, strike=strike, **env) as child:
+    with nursling(db, *args, strikes=strikes, **env) as child:
         return child.end()
 
 
@@ -291,7 +294,9 @@ def contents(db: Path) -> dict[str, list[dict[str, Any]]]:
     """All that the file says, but for who is alive: to compare two moments with."""
     tables = ("durable_runs", "durable_steps", "durable_activity", "durable_workflows")
     with Durable(db, create=False) as it:
-        return it._engine.database.read(lambda tx: {name: tx.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables})
+        return it._engine.database.read(
+            lambda tx: {name: tx.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables}
+        )
 
 
 class Log:

@@ -4,7 +4,7 @@
 
 A child is a process like any other: it has a pid, locks and connections of its own, and dies of a kill -9. Only what
 every `durable` imports is there already. An order is {"argv": [...], "env": {...}, "out": path, "err": path,
-"strike": [signal, phase, n] or null}; see striker.py for the last.
+"strikes": [[signal, phase, n], ...]}; see striker.py for the last.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def become(order: dict[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(order["env"])
     sys.argv = ["durable", *order["argv"]]
-    if order["strike"]:
-        strike_at(*order["strike"])
+    for strike in order["strikes"]:
+        strike_at(*strike)
     return main()
 
 

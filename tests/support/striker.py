@@ -1,8 +1,8 @@
 """A process of `durable`, hit by a signal at an exact moment: its n-th write transaction.
 
-The phase is `before` (the transaction has not begun), `uncommitted` (all of it is written, COMMIT is not) or `committed`
-(it is on disk, and nobody has been told). The seam is `Database.write`, through which every write of the engine goes;
-the product has no hook for this.
+The phase is `before` (the transaction has not begun), `uncommitted` (all of it is written, COMMIT is not) or
+`committed` (it is on disk, and nobody has been told). The seam is `Database.write`, through which every write of the
+engine goes; the product has no hook for this.
 """
 
 from __future__ import annotations

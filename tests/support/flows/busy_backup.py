@@ -10,7 +10,7 @@ from typing import Any
 from jobs import hold
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
-import backup as real  # noqa: E402
+import backup as real
 
 _make_plan = real.make_plan
 

@@ -1,0 +1,75 @@
+"""SQL for deleting what is old, and for the mark that says when the clock was last believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from durable_cli.core.clocks import Mark
+from durable_cli.store.database import Tx
+
+_OLD: Final = """
+r.finished_at IS NOT NULL AND r.finished_at < :before
+  AND (:workflow IS NULL OR r.workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow))
+  AND (:statuses IS NULL OR r.status IN (SELECT value FROM json_each(:statuses)))
+"""
+
+
+def old_runs(tx: Tx, *, before: int, workflow: str | None, statuses: list[str], limit: int) -> list[dict[str, Any]]:
+    """Finished runs that ended before a moment: `id` (row), `workflow`, `key`, `holds_key`, oldest first."""
+    return tx.rows(
+        f"SELECT r.id, r.public_id, w.name AS workflow, r.key, r.holds_key FROM durable_runs r"
+        f" JOIN durable_workflows w ON w.id = r.workflow_id WHERE {_OLD} ORDER BY r.finished_at LIMIT :limit",
+        before=before,
+        workflow=workflow,
+        statuses=json.dumps(statuses) if statuses else None,
+        limit=limit,
+    )
+
+
+def delete_runs(tx: Tx, rows: list[int]) -> int:
+    """Delete runs with their steps, events and logs. What they had started or waited for stays."""
+    return tx.change("DELETE FROM durable_runs WHERE id IN (SELECT value FROM json_each(:rows))", rows=json.dumps(rows))
+
+
+_OLD_ACTIVITY: Final = """
+at < :before AND (key IS NULL OR NOT EXISTS (
+  SELECT 1 FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
+  WHERE w.name = durable_activity.workflow AND r.key = durable_activity.key))
+"""
+
+
+def count_old_activity(tx: Tx, before: int) -> int:
+    """How many rows of activity are older than a moment and concern no key that still has runs."""
+    count: int = tx.value(f"SELECT count(*) FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before)
+    return count
+
+
+def delete_old_activity(tx: Tx, before: int) -> int:
+    """Delete those rows."""
+    return tx.change(f"DELETE FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before)
+
+
+def newest_moment(tx: Tx) -> int | None:
+    """The moment of the newest record."""
+    found: int | None = tx.value(
+        "SELECT max(moment) FROM (SELECT max(at) AS moment FROM durable_activity"
+        " UNION ALL SELECT max(finished_at) FROM durable_runs WHERE finished_at IS NOT NULL"
+        " UNION ALL SELECT created_at FROM durable_runs WHERE id = (SELECT max(id) FROM durable_runs))"
+    )
+    return found
+
+
+def clock_mark(tx: Tx) -> Mark | None:
+    """The mark that was left last."""
+    text = tx.value("SELECT value FROM durable_meta WHERE name = 'clock_mark'")
+    return None if text is None else Mark(**json.loads(text))
+
+
+def leave_clock_mark(tx: Tx, mark: Mark) -> None:
+    """Leave a mark."""
+    tx.change(
+        "INSERT INTO durable_meta (name, value) VALUES ('clock_mark', :text)"
+        " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        text=json.dumps({"wall": mark.wall, "boot": mark.boot, "boottime": mark.boottime}),
+    )
