@@ -26,15 +26,19 @@ from durable_cli.terminal import STOPS, Terminal
 
 _WATCHER: Final = """
 trap '' HUP TERM QUIT TSTP TTIN TTOU USR1 USR2 PIPE
-trap 'echo' INT
+trap "$0" INT
 echo
-while :; do
-  read -r _
-  [ $? -gt 128 ] || break
+failed=0
+while [ $failed -lt 2 ]; do
+  read -r _ || failed=$((failed + 1))
 done
 kill -s KILL 0
 """
-"""Says that it is ready, and each Ctrl-C that the terminal sent to the group; at the end of the pipe it kills."""
+"""Says that it is ready; at the end of the pipe it kills. `$0` is what it does at a SIGINT. A `read` that a signal
+interrupts has failed too, in some shells, but only at the end of the pipe does the next one fail without a signal.
+"""
+_IGNORES: Final = ""
+_TELLS: Final = "failed=0; echo"
 
 KILL_AFTER_S: Final = 5.0
 """Between TERM and KILL."""
@@ -101,20 +105,23 @@ def run(
     TERM, and KILL a little later. So it is when the time is over. `stop`: the group gets the signal that stopped us
     (`stop.signal`, else TERM), and KILL after the grace (`stop.grace_s`).
     """
-    with _Watched() as group, _Running(command, group, output, stop) as running:
+    with _Watched(tells=command.attached) as group, _Running(command, group, output, stop) as running:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         return running.to_its_end(check, deadline)
 
 
 class _Watched:
-    """A process group with a watcher as its leader."""
+    """A process group with a watcher as its leader. `tells`: it tells of each Ctrl-C that the group gets."""
+
+    def __init__(self, *, tells: bool) -> None:
+        self._at_sigint = _TELLS if tells else _IGNORES
 
     def __enter__(self) -> _Watched:
         reader, self._writer = os.pipe()
         _ours.add(self._writer)
         try:
             self._watcher = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHER],
+                ["/bin/sh", "-c", _WATCHER, self._at_sigint],
                 stdin=reader,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

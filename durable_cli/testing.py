@@ -39,7 +39,7 @@ from durable_cli.model import Claim, OnDuplicate, Run, StartResult, Status, Work
 from durable_cli.operations import current_attempts
 from durable_cli.owners import forget_lock_file
 from durable_cli.runner import Ended, take_turn
-from durable_cli.store import runs, transitions, workflows
+from durable_cli.store import runs, schedules, transitions, workflows
 from durable_cli.store.database import Tx
 
 __all__ = ["Clock", "Engine"]
@@ -168,7 +168,7 @@ class Engine:
         return self.get(started)
 
     def settle(self) -> None:
-        """Execute all that is due now, and what that makes due."""
+        """Execute all that is due now, and what that makes due; schedules fire first."""
         while self._execute_next():
             pass
 
@@ -177,7 +177,7 @@ class Engine:
         end = self.clock.now + parse_duration(duration)
         while True:
             self.settle()
-            due_at = self._engine.database.read(runs.next_due_at)
+            due_at = self._next_at()
             if due_at is None or due_at > end:
                 break
             self.clock.now = max(self.clock.now, due_at)
@@ -218,6 +218,7 @@ class Engine:
     def _execute_next(self) -> bool:
         """Give the run that is due longest one turn, and those that its end promotes theirs. False: none is due."""
         self._look_after()
+        self._fire()
         found = self._claim()
         if found is None:
             return False
@@ -240,6 +241,20 @@ class Engine:
 
         if self._engine.database.read(look):
             self._engine.database.write(write)
+
+    def _fire(self) -> None:
+        for seen in self._engine.database.read(lambda tx: schedules.due(tx, self._engine.now())):
+            from durable_cli.firing import fire  # late, as in a worker: it needs croniter
+
+            fire(self._engine, seen, load=load_workflow)
+
+    def _next_at(self) -> int | None:
+        """The next moment at which anything is due."""
+
+        def read(tx: Tx) -> list[int | None]:
+            return [runs.next_due_at(tx), schedules.next_wake_at(tx, self._engine.now())]
+
+        return min((at for at in self._engine.database.read(read) if at is not None), default=None)
 
     def _claim(self) -> tuple[Claim, Workflow] | None:
         def write(tx: Tx, owner_id: int) -> tuple[Claim, Workflow] | None:

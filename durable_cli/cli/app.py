@@ -12,7 +12,20 @@ from typer._click.exceptions import UsageError as ParseError
 from typer.main import get_command
 
 from durable_cli import __version__, render
-from durable_cli.cli import check, commands, db, errors, events, keys, logs, runs, schedules, starting, working
+from durable_cli.cli import (
+    check,
+    commands,
+    crontabs,
+    db,
+    errors,
+    events,
+    keys,
+    logs,
+    runs,
+    schedules,
+    starting,
+    working,
+)
 from durable_cli.cli.options import HELP_NAMES, Command, Group, as_usage_error
 from durable_cli.cli.session import Session
 from durable_cli.errors import UsageError
@@ -67,7 +80,7 @@ def build() -> Group:
     app.command("activity", cls=Command)(keys.activity)
     app.command("check", cls=Command)(check.check)
     group = _typer("Schedules: what is started by itself, and when.", "schedules")
-    for name, command in schedules.COMMANDS.items():
+    for name, command in {**schedules.COMMANDS, "import": crontabs.import_crontab}.items():
         group.command(name, cls=Command)(command)
     app.add_typer(group)
     group = _typer("The database file: path, check.", "db")

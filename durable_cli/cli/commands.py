@@ -77,7 +77,7 @@ def execute_command(
     grace_ms = parse_duration(grace)
     older_ms = None if if_older is None else parse_duration(if_older)
     client = session.writer()
-    definition = _definition(client, command, name, reuse)
+    definition = definition_for(client, command, name, reuse)
     asked: dict[str, Any] = {
         "input": {"argv": command, "cwd": os.getcwd()},
         "key": key,
@@ -115,7 +115,8 @@ def execute_command(
     return code
 
 
-def _definition(client: Durable, command: list[str], name: str | None, reuse: str | None) -> Definition:
+def definition_for(client: Durable, command: list[str], name: str | None, reuse: str | None) -> Definition:
+    """The workflow of a command line, with the policies that it has in the file. Raises InvalidName, UsageError."""
     from durable_cli.commands import definition_of
     from durable_cli.core.keys import check_workflow_name
     from durable_cli.core.policies import parse_reuse

@@ -42,7 +42,7 @@ _CHOICES: Final = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """`bash LINE`, or `zsh|fish WORD...` (the last one is being typed, with its quotes; the name of the program is left out)."""
+    """`bash LINE`, or `zsh|fish WORD...`: without the program's name, the last one as it is typed, quotes and all."""
     try:
         shell, *rest = argv
         if shell == "bash":

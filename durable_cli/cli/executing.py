@@ -17,8 +17,8 @@ from durable_cli.model import Outcome, Run, StartResult, Status
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
-    from durable_cli.foreground import Execution
     from durable_cli.execution import Progress
+    from durable_cli.foreground import Execution
 
 REPORTS: Final = ("always", "changes", "never")
 _SAID_BADLY: Final = (Status.FAILED, Status.COMPENSATED, Status.COMPENSATION_FAILED)

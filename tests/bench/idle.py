@@ -18,12 +18,12 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parents[2])]
 
-from crashkit import FLOWS, Child, spawn
+from crashkit import FLOWS, Child, spawn  # noqa: E402
 
-from durable_cli import Durable
+from durable_cli import Durable  # noqa: E402
 
 sys.path.insert(0, str(FLOWS))
-import resting
+import resting  # noqa: E402
 
 
 def spent(pid: int) -> tuple[float, int, int]:

@@ -17,13 +17,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parents[2])]
 
-from crashkit import FLOWS, spawn
-from idle import spent
+from crashkit import FLOWS, spawn  # noqa: E402
+from idle import spent  # noqa: E402
 
-from durable_cli import Durable
+from durable_cli import Durable  # noqa: E402
 
 sys.path.insert(0, str(FLOWS))
-import resting
+import resting  # noqa: E402
 
 
 def start_all(it: Durable, count: int, due: list[int]) -> list[str]:
@@ -87,9 +87,8 @@ def main() -> None:
                 time.sleep(0.5)
             cpu, _, resident = spent(worker.pid)
             most = max(most, resident)
-            print(
-                f"after {time.time() - began:.1f} s: {it.stats().runs}; {cpu:.1f} s CPU; most resident {most / 1024:.0f} MB"
-            )
+            print(f"after {time.time() - began:.1f} s: {it.stats().runs}")
+            print(f"the worker used {cpu:.1f} s of CPU and at most {most / 1024:.0f} MB")
             slept, heard = lateness(it)
             print(told("sleepers", slept))
             print(told("listeners", heard))

@@ -25,7 +25,7 @@ import durable_cli.loading
 
 ROOT = str(Path(durable_cli.__file__).parent.parent)
 
-FLOWS = '''
+FLOWS = """
 import os
 import signal
 import time
@@ -105,7 +105,7 @@ def slow(ctx: Context, seconds: float = 60.0) -> str:
 @workflow
 def flaky(ctx: Context, delay: str = "1h") -> None:
     ctx.run("try", _boom, "again later", retry=Retry(max_attempts=3, base=delay, jitter=0))
-'''
+"""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,18 @@ from durable_cli.cli.complete import bash_word, candidates, split_line, unquote
 from durable_cli.cli.options import Group
 
 COMPLETIONS = Path(__file__).resolve().parents[2] / "completions"
-KEYS = ["plain", "a b", "it's", 'say "hi"', "$(touch pwned)", "`touch pwned`", "article:42", "x=y;z", "back\\slash", "é→"]
+KEYS = [
+    "plain",
+    "a b",
+    "it's",
+    'say "hi"',
+    "$(touch pwned)",
+    "`touch pwned`",
+    "article:42",
+    "x=y;z",
+    "back\\slash",
+    "é→",
+]
 
 
 def commands(group, path=()):
@@ -48,14 +59,16 @@ def test_options_that_are_completed_are_the_real_ones(path, command):
         (["run", "x", "--on-duplicate"], "c", {"cancel_existing"}),
         (["run", "--key"], "--js", set()),
         (["run", "--", "x"], "--", set()),
-        (["nonsense"], "", None),
+        (["nonsense"], "", set()),
     ],
 )
 def test_what_may_come_next(words, typed, found, monkeypatch, tmp_path):
-    """Options, their values and commands; a value is never completed as an option."""
+    """Options, their values and commands (at least these); a value is never completed as an option."""
     monkeypatch.setenv("DURABLE_DB", str(tmp_path / "none.db"))
-    words = {word for word, _ in _or_nothing(words, typed)}
-    assert found is None or words == found
+    offered = {word for word, _ in _or_nothing(words, typed)}
+    assert offered >= found
+    assert found or not offered
+    assert all(word.startswith(typed) for word in offered)
     assert not (tmp_path / "none.db").exists()
 
 
@@ -105,7 +118,7 @@ def test_a_line_is_read_as_bash_reads_it(line, raw, texts):
 
 @pytest.fixture(scope="module")
 def keyed(shared_cli):
-    """A database with awkward keys, and a program `durable` that completes as ours and else only tells its arguments."""
+    """A database with awkward keys, and a program `durable` that completes as ours, else tells its arguments."""
     for key in [*KEYS, "line\nbreak", "esc\x1b[2J"]:
         assert shared_cli("start", "flows:quiet", "--key", key).code == 0
     tools = shared_cli.dir / "bin"
@@ -136,7 +149,13 @@ def test_keys_runs_and_workflows_come_from_the_database(keyed):
 def test_completion_says_nothing_when_something_is_wrong(cli):
     """No database, no such command, a broken configuration: no candidate, no message, no file."""
     (cli.dir / "durable.toml").write_text("broken = ")
-    for argv in (["zsh", "keys", "show", ""], ["zsh", "nope", "x", ""], ["bash"], [], ["zsh", "run", "--nope", "x", "y", ""]):
+    for argv in (
+        ["zsh", "keys", "show", ""],
+        ["zsh", "nope", "x", ""],
+        ["bash"],
+        [],
+        ["zsh", "run", "--nope", "x", "y", ""],
+    ):
         result = cli("__complete", *argv, env={"DURABLE_DB": ""})
         assert (result.out, result.err) == ("", "")
     assert not cli.db.exists()

@@ -54,7 +54,10 @@ def test_the_order_in_which_a_database_is_named(tree, option, env, has_config, s
     ("files", "found"),
     [
         ({"project/durable.toml": 'database = "a.db"'}, "project/a.db"),
-        ({"project/package/durable.toml": 'database = "a.db"', "project/durable.toml": "database = 'b.db'"}, "project/package/a.db"),
+        (
+            {"project/package/durable.toml": 'database = "a.db"', "project/durable.toml": "database = 'b.db'"},
+            "project/package/a.db",
+        ),
         ({"project/pyproject.toml": '[tool.durable]\ndatabase = "a.db"'}, "project/a.db"),
         ({"project/pyproject.toml": "[tool.other]\nx = 'durable'", "durable.toml": 'database = "h.db"'}, "h.db"),
         ({"project/pyproject.toml": "[tool.durable]\ndatabase = '~/x.db'"}, "x.db"),

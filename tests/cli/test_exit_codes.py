@@ -40,7 +40,9 @@ def test_a_failed_run_exits_1_with_a_report_and_gives_its_document(cli):
     of ours. With `--json` the document has `error` {type, message, step, attempt}."""
     result = cli("run", "flows:bad", "--key", "k")
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("noise of the step\nerror: bad failed in step fetch (attempt 1): ValueError: it broke\n")
+    assert result.err.startswith(
+        "noise of the step\nerror: bad failed in step fetch (attempt 1): ValueError: it broke\n"
+    )
     assert 'flows.py", line' in result.err
     assert "raise ValueError(text)" in result.err
     assert "local-secret\n" not in result.err.replace('password = "local-secret"', "")
@@ -396,4 +398,3 @@ def test_notify_calls_the_notifier_without_user_text(cli):
     result = cli("run", "flows:sync", "--key", "$(x)", "--notify", env={"PATH": f"{tools}:/usr/bin:/bin"})
     assert result.code == 0
     assert (cli.dir / "told").read_text() == "['--app-name=durable', '--', 'durable', 'sync: completed']"
-

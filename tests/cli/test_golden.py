@@ -38,9 +38,6 @@ def story(shared_cli):
 
 
 CASES = {
-    "help": ["--help"],
-    "help-run": ["run", "--help"],
-    "help-runs": ["runs", "--help"],
     "screen": [],
     "runs-list-table": ["runs", "list", "--format", "table"],
     "runs-list-tsv": ["runs", "list", "--header"],

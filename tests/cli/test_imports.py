@@ -56,7 +56,8 @@ def test_a_call_imports_only_what_it_needs(shared_cli, argv, allowed):
 
 def test_the_version_needs_no_typer(cli):
     """The fast path, and the number of the project file."""
-    code = "import sys\nfrom durable_cli.__main__ import main\nsys.argv = ['durable', '--version']\nmain()\nassert 'typer' not in sys.modules"
+    code = "import sys\nfrom durable_cli.__main__ import main\nsys.argv = ['durable', '--version']\nmain()\n"
+    code += "assert 'typer' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], env=cli.full_env(), capture_output=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, b"")
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]

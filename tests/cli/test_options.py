@@ -29,7 +29,9 @@ def test_shared_options_may_stand_anywhere(cli, argv):
 
 def test_the_options_of_the_command_count_over_those_before_it(cli, tmp_path):
     """`--db`, `--app-dir`, `--format`, `-q`/`-v` given twice: the one nearer to the end of the tree."""
-    named = cli("--db", str(tmp_path / "a.db"), "db", "--db", str(tmp_path / "b.db"), "path", "--db", str(tmp_path / "c.db"))
+    named = cli(
+        "--db", str(tmp_path / "a.db"), "db", "--db", str(tmp_path / "b.db"), "path", "--db", str(tmp_path / "c.db")
+    )
     assert named.out == f"{tmp_path / 'c.db'}\n"
     assert cli("--json", "db", "path", "--format", "table").out == f"{cli.db}\n"
     assert cli("-q", "db", "path", "-v").err.startswith("database: ")
@@ -91,7 +93,7 @@ def test_the_short_option_takes_its_value_attached_too(cli):
         (["runs", "lst"], "durable runs has no command 'lst'", "did you mean: durable runs list"),
         (["runs", "flows:sync"], "durable runs has no command 'flows:sync'", "did you mean: durable run flows:sync"),
         (["flows.py"], "durable has no command 'flows.py'", "did you mean: durable run flows.py"),
-        (["check"], "durable has no command 'check'", "did you mean: durable db check"),
+        (["path"], "durable has no command 'path'", "did you mean: durable db path"),
         (["list"], "durable has no command 'list'", "did you mean: durable runs list or durable keys list"),
         (["runs", "cancel"], "durable runs has no command 'cancel'", "did you mean: durable cancel"),
         (["run", "flows:sync", "--kye", "k"], "durable run has no option --kye", "did you mean --key?"),
@@ -101,7 +103,7 @@ def test_the_short_option_takes_its_value_attached_too(cli):
         (["runs", "list", "--fields", "idd"], "there is no field 'idd'", "did you mean id?"),
         (["runs", "list", "--format", "jsno"], "not 'jsno'", "did you mean json?"),
         (["run"], "durable run needs TARGET", "durable run --help"),
-        (["runs"], "durable runs needs a command: list, show, wait", "durable runs --help"),
+        (["runs"], "durable runs needs a command: list, show", "durable runs --help"),
         (["runs", "show"], "name the run: RUN", None),
         (["runs", "show", "abc", "--key", "k"], "name the run twice", None),
         (["runs", "show", "abc", "--workflow", "w"], "--workflow goes with --key", None),
@@ -171,7 +173,9 @@ def test_bare_durable_is_help_without_a_database_and_a_screen_with_one(cli):
     assert cli("--json").document["runs"] == {"completed": 1}
 
 
-@pytest.mark.parametrize("argv", [["wait", "last"], ["show", "last"], ["runs", "show", "last"], ["runs", "wait", "last"]])
+@pytest.mark.parametrize(
+    "argv", [["wait", "last"], ["show", "last"], ["runs", "show", "last"], ["runs", "wait", "last"]]
+)
 def test_aliases(cli, argv):
     """The verbs people type stand alone."""
     cli("run", "flows:sync", "--key", "k")

@@ -82,7 +82,14 @@ def _unescape(cell: str) -> str:
 
 @pytest.mark.parametrize(
     ("value", "cell"),
-    [(None, ""), (True, "true"), (False, "false"), (-1, "-1"), ({"a": "\x1b"}, '{"a":"\\u001b"}'), ([1, None], "[1,null]")],
+    [
+        (None, ""),
+        (True, "true"),
+        (False, "false"),
+        (-1, "-1"),
+        ({"a": "\x1b"}, '{"a":"\\u001b"}'),
+        ([1, None], "[1,null]"),
+    ],
 )
 def test_cells_of_other_types(value, cell):
     """Null is empty, objects are JSON."""

@@ -135,11 +135,18 @@ def test_reading_commands_die_of_ctrl_c_as_usual(cli, wait_for):
     """`runs wait`: 130, no traceback, the run untouched."""
     run_id = cli("start", "flows:quiet", "--key", "k").out.strip()
     ready = cli.dir / "ready"
-    code = f"import sys, durable_cli.client as c, pathlib\nold = c.Durable.wait\n"
-    code += f"def wait(*a, **k):\n    pathlib.Path({str(ready)!r}).touch()\n    return old(*a, **k)\nc.Durable.wait = wait\n"
-    code += "from durable_cli.__main__ import main\nsys.argv = ['durable', 'runs', 'wait', sys.argv[1]]\nsys.exit(main())"
+    code = "import sys, durable_cli.client as c, pathlib\nold = c.Durable.wait\n"
+    code += f"def wait(*a, **k):\n    pathlib.Path({str(ready)!r}).touch()\n    return old(*a, **k)\n"
+    code += "c.Durable.wait = wait\n"
+    code += (
+        "from durable_cli.__main__ import main\nsys.argv = ['durable', 'runs', 'wait', sys.argv[1]]\nsys.exit(main())"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, run_id], cwd=cli.dir, env=cli.full_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code, run_id],
+        cwd=cli.dir,
+        env=cli.full_env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     wait_for(ready.exists)
     process.send_signal(signal.SIGINT)

@@ -31,7 +31,12 @@ def shell(cli, line, **env):
     """A line of bash in which `durable` is the program; stderr apart."""
     text = f'durable() {{ "{sys.executable}" -m durable_cli "$@"; }}\nset -o pipefail\n{line}'
     done = subprocess.run(
-        ["bash", "-c", text], cwd=cli.dir, env=cli.full_env(env), capture_output=True, timeout=30, stdin=subprocess.DEVNULL
+        ["bash", "-c", text],
+        cwd=cli.dir,
+        env=cli.full_env(env),
+        capture_output=True,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -122,7 +127,9 @@ def test_a_daemon_left_behind_holds_neither_pipe_nor_key(cli):
     )
     began = time.monotonic()
     # stderr is where a daemon's output goes: as with any program, whoever captures it too waits for the daemon
-    code, out, _ = shell(cli, "out=$(durable run daemon:leave --key k 2>/dev/null); echo got $out", PYTHONUNBUFFERED="1")
+    code, out, _ = shell(
+        cli, "out=$(durable run daemon:leave --key k 2>/dev/null); echo got $out", PYTHONUNBUFFERED="1"
+    )
     assert (code, out) == (0, 'got "left"\n')
     assert cli("run", "daemon:leave", "--key", "k", "-q").code == 0
     assert time.monotonic() - began < 15
@@ -132,7 +139,9 @@ def test_a_daemon_left_behind_holds_neither_pipe_nor_key(cli):
         os.kill(int(pid), 9)
 
 
-@pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
+@pytest.mark.parametrize(
+    "env", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}]
+)
 def test_any_locale_can_list_any_key(filled, env):
     """Escaped if need be, exit 0 (M06)."""
     for form in ("tsv", "table", "json", "csv"):
@@ -160,7 +169,11 @@ def test_an_empty_environment_is_enough(cli):
     done = subprocess.run(argv, cwd=cli.dir, env=path, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     failed = subprocess.run(
-        [*argv[:4], "flows:bad", "--input", '"é→"', "-q", "--db", str(cli.db)], cwd=cli.dir, env=path, capture_output=True, timeout=30
+        [*argv[:4], "flows:bad", "--input", '"é→"', "-q", "--db", str(cli.db)],
+        cwd=cli.dir,
+        env=path,
+        capture_output=True,
+        timeout=30,
     )
     assert failed.returncode == 1
     assert failed.stderr.isascii()
@@ -201,7 +214,9 @@ def test_a_pipe_gets_everything(filled, form):
     if form != "ids":
         assert all("x" * 200 in str(row) for row in rows)
     assert filled("keys", "list", "--format", "table").out.count("pending") == 50
-    assert len(filled("keys", "list", "--limit", "7", "--format", form).out.splitlines()) == (1 if form == "json" else 7)
+    assert len(filled("keys", "list", "--limit", "7", "--format", form).out.splitlines()) == (
+        1 if form == "json" else 7
+    )
 
 
 def on_a_terminal(cli, *argv, size=(40, 100), **env):

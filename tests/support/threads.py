@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 THREADS = 8
 
@@ -19,7 +21,16 @@ def main(db: str, log: str) -> None:
     import jobs
 
     from durable_cli import Durable
+    from durable_cli.store.database import Database
 
+    original = Database.write
+
+    def write(self: Database, fn: Any, **more: Any) -> Any:
+        result = original(self, fn, **more)
+        time.sleep(0.005)  # lets another thread in between a commit and what its caller does with it, if it may
+        return result
+
+    Database.write = write  # type: ignore[method-assign]
     begin = threading.Barrier(THREADS)
     with Durable(db) as it:
 
