@@ -12,19 +12,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from durable_cli import settling
 from durable_cli.core.keys import check_step_name
-from durable_cli.core.replay import Mismatch, Recorded, child_branch, position
-from durable_cli.errors import BranchesFailed, DurableError, StepFailed, UsageError
-from durable_cli.execution import Closed, Leave, Suspend
+from durable_cli.core.replay import Mismatch, Recorded, child_branch, inside, position
+from durable_cli.errors import BranchesFailed, DurableError, UsageError
+from durable_cli.execution import Closed, Leave, Suspend, Undo
 from durable_cli.model import RunError, Step, StepStatus
 from durable_cli.operations import (
+    BRANCH_ONLY,
     Operations,
     Scope,
     StepOptions,
+    current_branch,
     error_message,
     error_type,
     non_determinism,
 )
+from durable_cli.store import history, runs
+from durable_cli.store.database import Tx
 
 FAIL_FAST, COMPLETE_ALL = "fail_fast", "complete_all"
 
@@ -48,6 +53,7 @@ class _Group:
     def __init__(self, operations: Operations, step: Step, *, decided: bool, decisive: Callable[[_Outcome], bool]):
         self.operations = operations
         self.step = step
+        self.decided = decided
         self.scope = Scope(closed=decided)
         self.decisive = decisive
         self.first: str | None = None
@@ -63,10 +69,12 @@ class _Group:
         """Do one branch and note how it ended."""
         inner = self.branch(name)
         outcome = await _end_of(inner, body)
-        if isinstance(outcome.leave, Leave) and not isinstance(outcome.leave, (Suspend, Closed)):
+        if isinstance(outcome.leave, Leave) and not isinstance(outcome.leave, BRANCH_ONLY):
             self.operations.leave(outcome.leave)
         with self._lock:
             self.outcomes[name] = outcome
+            if outcome.leave is not None and not isinstance(outcome.leave, Leave):
+                self.scope.closed = True  # the process is being left: no branch begins anything new
             if self.first is None and self.decisive(outcome):
                 self.first = name
                 self.scope.closed = True
@@ -82,15 +90,26 @@ class _Group:
 
         at_once = execution.engine.branches_at_once or concurrency
         await execution.face.gather([job(name) for name in bodies], at_once)
+        self.outcomes = {name: self.outcomes[name] for name in bodies}  # not in the order in which they ended
+        for outcome in self.outcomes.values():
+            if outcome.leave is not None and not isinstance(outcome.leave, Leave):
+                raise outcome.leave
         if execution.poison is not None:
             raise execution.poison
         for outcome in self.outcomes.values():
-            if outcome.leave is not None and not isinstance(outcome.leave, (Suspend, Closed)):
+            if outcome.leave is not None and not isinstance(outcome.leave, BRANCH_ONLY):
                 raise outcome.leave
-        if self.first is None:
-            self._rest_if_any_does()
+        if not self.decided:
+            self._leave_undecided()
 
-    def _rest_if_any_does(self) -> None:
+    def _leave_undecided(self) -> None:
+        """Leave where nothing can be decided now."""
+        if self.operations.execution.undoing:
+            raise self.operations.leave(Undo())
+        if self.first is not None:
+            return
+        if any(isinstance(one.leave, Closed) for one in self.outcomes.values()):
+            raise self.operations.leave(Closed())  # an operation around this one has decided
         resting = [one.leave for one in self.outcomes.values() if isinstance(one.leave, Suspend)]
         if resting:
             moments = [leave.due_at for leave in resting if leave.due_at is not None]
@@ -108,10 +127,13 @@ class _Group:
 async def _end_of(inner: Operations, body: Callable[[Operations], Awaitable[Any]]) -> _Outcome:
     failure: BaseException | None = None
     value: Any = None
+    token = current_branch.set(inner)
     try:
         value = await body(inner)
     except BaseException as error:
         failure = error
+    finally:
+        current_branch.reset(token)
     try:
         inner.conclude(failure)
     except (Exception, SystemExit) as error:
@@ -132,7 +154,7 @@ async def parallel(
     concurrency: int | None,
     on_error: str,
 ) -> dict[str, Any]:
-    """Do all bodies at once; their values by name. A failed one raises as `on_error` says."""
+    """Do all bodies at once; their values by name. A failed one raises as `on_error` says (said, when it ended)."""
     if on_error not in (FAIL_FAST, COMPLETE_ALL):
         raise UsageError(f'on_error={on_error!r}: it is "fail_fast" or "complete_all"')
     _check_concurrency(concurrency)
@@ -142,37 +164,58 @@ async def parallel(
         fast = on_error == FAIL_FAST and not decided
         group = _Group(operations, step, decided=decided, decisive=lambda one: fast and one.error is not None)
         await group.run_all(bodies, concurrency)
-        return await _decide(operations, step, group, on_error, decided)
+        if decided:
+            return _as_decided(operations, step, group)
+        errors = group.errors()
+        if not errors:
+            await _record_end(operations, _ended(operations, step, None, None))
+            return group.values()
+        first = group.first or ""
+        error = errors[first] if first else _failed(step, group)
+        await _record_end(operations, _ended(operations, step, first, error, errors))
+        raise _noted(operations, step, error)
 
 
-async def _decide(
-    operations: Operations, step: Step, group: _Group, on_error: str, decided: bool
-) -> dict[str, Any]:
-    errors = group.errors()
-    if not errors:
-        if decided and (step.status is StepStatus.FAILED or len(group.values()) < len(group.outcomes)):
-            raise operations.execution.spoil(
-                non_determinism(
-                    operations.execution.run.workflow,
-                    Mismatch(position((step.branch, step.seq)), f"{step.kind} {step.name!r} {step.status}", None),
-                )
-            )
-        if not decided:
-            await operations.record(_ended(operations, step, None, None))
+def _as_decided(operations: Operations, step: Step, group: _Group) -> dict[str, Any]:
+    """What was decided, from branches that were replayed; NonDeterminism where they went another way."""
+    first, errors = (step.details or {}).get("decided"), group.errors()
+    if step.status is StepStatus.COMPLETED and len(group.values()) == len(group.outcomes):
         return group.values()
-    if on_error == FAIL_FAST:
-        name = str((step.details or {}).get("decided") or group.first)
-        error = errors.get(name) or next(iter(errors.values()))
-    else:
-        name = ""
-        error = BranchesFailed(
-            f"{len(errors)} of {len(group.outcomes)} branches failed: " + "; ".join(_told(errors)),
-            errors=errors,
-            results=group.values(),
-        )
-    if not decided:
-        await operations.record(_ended(operations, step, name, error, errors))
-    raise error
+    if step.status is StepStatus.FAILED and first in errors:
+        raise _noted(operations, step, errors[str(first)])
+    ended = len(errors) + len(group.values())
+    if step.status is StepStatus.FAILED and not first and errors and ended == len(group.outcomes):
+        raise _noted(operations, step, _failed(step, group))
+    raise _otherwise(operations, step)
+
+
+def _failed(step: Step, group: _Group) -> BranchesFailed:
+    errors = group.errors()
+    what = "no branch succeeded" if step.kind == "race" else f"{len(errors)} of {len(group.outcomes)} branches failed"
+    return BranchesFailed(
+        f"{what}: " + "; ".join(_told(errors)),
+        errors=errors,
+        results=group.values(),
+        place=(step.branch, step.seq),
+    )
+
+
+def _noted(operations: Operations, step: Step, error: Exception) -> Exception:
+    """The error that leaves an operation, noted as its."""
+    operations.execution.raised.append((error, (step.branch, step.seq)))
+    return error
+
+
+def _otherwise(operations: Operations, step: Step) -> DurableError:
+    """The branches of a decided operation did not do again what they are recorded with."""
+    decided = (step.details or {}).get("decided")
+    how = f"{step.status} by branch {decided!r}" if decided else str(step.status)
+    found = Mismatch(
+        position((step.branch, step.seq)),
+        f"{step.kind} {step.name!r} {how}",
+        f"{step.kind} {step.name!r} with branches that end otherwise",
+    )
+    return operations.execution.spoil(non_determinism(operations.execution.run.workflow, found))
 
 
 def _told(errors: Mapping[str, Exception]) -> list[str]:
@@ -193,13 +236,17 @@ async def race(
         winner = (step.details or {}).get("decided") if decided else group.first
         if winner:
             if not decided:
-                await operations.record(_ended(operations, step, winner, None))
+                await _record_end(operations, _ended(operations, step, winner, None))
+            elif not group.outcomes[winner].completed:
+                raise _otherwise(operations, step)
             return winner, group.outcomes[winner].value
         errors = group.errors()
-        error = BranchesFailed("no branch succeeded: " + "; ".join(_told(errors)), errors=errors, results={})
+        if len(errors) < len(group.outcomes):
+            raise _otherwise(operations, step)
+        error = _failed(step, group)
         if not decided:
-            await operations.record(_ended(operations, step, "", error, errors))
-        raise error
+            await _record_end(operations, _ended(operations, step, "", error, errors))
+        raise _noted(operations, step, error)
 
 
 async def map_items(
@@ -264,6 +311,22 @@ async def _begun(operations: Operations, kind: str, name: str, names: list[str],
     return step
 
 
+async def _record_end(operations: Operations, step: Step) -> None:
+    """Record what was decided. Children whose end only the others waited for are cancelled with it."""
+    execution = operations.execution
+
+    def write(tx: Tx) -> Step:
+        run, path = execution.run, inside((step.branch, step.seq))
+        for row_id in sorted(history.children_waited_for(tx, run.row_id, inside=path)):
+            child = runs.get(tx, row_id)
+            if child.parent_row == run.row_id:
+                reason = f"the branch of run {run.id} that waited for it was not needed any more"
+                settling.cancel(tx, child, now=execution.now(), reason=reason)
+        return step
+
+    await operations.write(write)
+
+
 def _ended(
     operations: Operations,
     step: Step,
@@ -276,7 +339,8 @@ def _ended(
     if error is None:
         return replace(step, status=StepStatus.COMPLETED, finished_at=now, result="null", details=details)
     # Where a retry begins again: the operations whose failures ended the branches.
-    places = [list(one.place) for one in (errors or {}).values() if isinstance(one, StepFailed)]
+    found = [operations.execution.place_of(one) for one in (errors or {}).values()]
+    places = [list(place) for place in found if place is not None]
     told = RunError(
         error_type(error),
         error_message(error),

@@ -42,6 +42,8 @@ async def call(
             request = _request(operations, definition, input, key, on_duplicate)
             step = await _begun(operations, definition, request, "call")
         else:
+            if not await _has_ended(operations, before):
+                raise operations.leave(Suspend(None))
             step = await operations.write(lambda tx: _look(tx, operations, before))
         if step.status is StepStatus.WAITING:
             raise operations.leave(Suspend(None))
@@ -120,6 +122,16 @@ def _started(tx: Tx, operations: Operations, request: Request, waiting: Step, ki
         waits = "waits, itself, for this call" if child.runs_after_row is None else "would wait behind a run that does"
         raise _Deadlock(f"run {child.id} of {child.workflow!r} (key {child.key!r}) {waits}; nothing was started")
     return _look(tx, operations, begun)
+
+
+async def _has_ended(operations: Operations, step: Step) -> bool:
+    """Is there an end of the child to record? Of many children, mostly one has ended when the run is woken."""
+    execution = operations.execution
+
+    def look(tx: Tx) -> bool:
+        return step.child_row is None or runs.get(tx, step.child_row).finished
+
+    return await execution.face.blocking(lambda: execution.engine.database.read(look))
 
 
 def _look(tx: Tx, operations: Operations, step: Step) -> Step:

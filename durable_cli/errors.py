@@ -424,10 +424,18 @@ class BranchesFailed(DurableError):
     `errors`: the exception of each failed branch by its name; `results`: the value of each that completed.
     """
 
-    def __init__(self, message: str, *, errors: dict[str, Exception], results: dict[str, object]) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        errors: dict[str, Exception],
+        results: dict[str, object],
+        place: tuple[str, int] = ("", 0),
+    ) -> None:
         super().__init__(message)
         self.errors = errors
         self.results = results
+        self.place = place
 
     def fields(self) -> dict[str, object]:
         return {"failed": list(self.errors)}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from durable_cli.core.replay import Place
-from durable_cli.errors import DurableError
+from durable_cli.errors import BranchesFailed, DurableError, StepFailed
 from durable_cli.model import Claim, Run, Step
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class Execution:
     crashes: int = 0
     """Owners that died since the last record: so many attempts of the next operation were cut off."""
     compensations: dict[Place, Compensation] = field(default_factory=dict)
+    raised: list[tuple[Exception, Place]] = field(default_factory=list)
+    """What left branches, and at which operation of theirs; the outermost last."""
 
     def now(self) -> int:
         """This moment, ms UTC."""
@@ -140,6 +142,20 @@ class Execution:
         """Note what the run fails with, whatever the code catches: it broke a rule, or a record cannot be read."""
         self.poison = self.poison or error
         return error
+
+    def place_of(self, error: BaseException | None) -> Place | None:
+        """The operation whose failure led to this error: its own, or that of what it was raised from or while
+        handling."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            if isinstance(error, StepFailed | BranchesFailed):
+                return error.place
+            for known, place in reversed(self.raised):
+                if known is error:
+                    return place
+            seen.add(id(error))
+            error = error.__cause__ or error.__context__
+        return None
 
     def overdue(self) -> bool:
         """Is the run's time over?"""

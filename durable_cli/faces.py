@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
-from durable_cli.errors import StepTimeout
+from durable_cli.errors import StepTimeout, UsageError
 from durable_cli.execution import Face, TimedOut
 from durable_cli.operations import Operations, current_branch, drive
 
@@ -42,7 +42,11 @@ class PlainFace:
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
         with _speaking(operations):
-            return _called(function, (Context(operations),), {})
+            result = _called(function, (Context(operations),), {})
+        if inspect.iscoroutine(result):
+            result.close()
+            raise UsageError("a branch of a plain workflow is a plain function; async def goes with async def")
+        return result
 
     async def blocking(self, function: Callable[[], T]) -> T:
         return function()
@@ -304,7 +308,7 @@ def _in_thread(function: Callable[[], T], seconds: float | None) -> tuple[bool, 
         target=contextvars.copy_context().run, args=(body,), name="durable-step", daemon=True
     )
     thread.start()
-    thread.join(seconds)
+    thread.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
     if errors:
         raise errors[0]
     return (True, results[0]) if results else (False, None)

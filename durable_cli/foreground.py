@@ -78,9 +78,8 @@ def execute(
     if started.claim is None:
         run = engine.database.read(lambda tx: runs.by_id(tx, _id(started)))
         assert run is not None
-        if wait and not run.finished:
-            return _follow(engine, started.result, run, watch)
-        return Execution(started.result, run, executed=started.ended)
+        if not wait or run.finished:
+            return Execution(started.result, run, executed=started.ended)
     return _execute_claim(engine, definition, started.claim, started.result, watch, ended=started.ended)
 
 
@@ -106,24 +105,7 @@ def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch)
     """Execute an unfinished, due run without a live owner. Raises NotResumable for any other."""
 
     def write(tx: Tx, owner_id: int) -> Claim | Run | NotResumable:
-        run = runs.by_id(tx, run_id)
-        assert run is not None
-        reaped = look_after(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
-        run = reaped.run
-        if reaped.ended:
-            return run
-        may = lifecycle.decide_claim(
-            run.status,
-            behind=run.runs_after_row is not None,
-            owned=run.owner is not None,
-            due_at=run.due_at,
-            now=engine.now(),
-        )
-        epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
-        if epoch is None:
-            message = f"run {run.id} cannot be resumed here: {may.reason}"
-            return NotResumable(message, run_id=run.id, status=str(run.status))
-        return Claim(run.row_id, run.id, owner_id, epoch)
+        return _take_up(tx, engine, definition, run_id, owner_id)
 
     answer = engine.write_as_owner(write)
     if isinstance(answer, NotResumable):
@@ -131,6 +113,30 @@ def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch)
     if isinstance(answer, Run):
         return Execution(None, answer, executed=True)
     return _execute_claim(engine, definition, answer, None, watch, ended=False)
+
+
+def _take_up(
+    tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_id: int
+) -> Claim | Run | NotResumable:
+    """Claim a run that nobody executes; the run itself where looking after it ended it; else why not."""
+    run = runs.by_id(tx, run_id)
+    assert run is not None
+    reaped = look_after(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
+    run = reaped.run
+    if reaped.ended:
+        return run
+    may = lifecycle.decide_claim(
+        run.status,
+        behind=run.runs_after_row is not None,
+        owned=run.owner is not None,
+        due_at=run.due_at,
+        now=engine.now(),
+    )
+    epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
+    if epoch is None:
+        message = f"run {run.id} cannot be resumed here: {may.reason}"
+        return NotResumable(message, run_id=run.id, status=str(run.status))
+    return Claim(run.row_id, run.id, owner_id, epoch)
 
 
 def _execute_claim(
@@ -142,7 +148,8 @@ def _execute_claim(
     *,
     ended: bool,
 ) -> Execution:
-    """Execute a claimed run to its end, then whatever it promotes. The call is about the run of `result`."""
+    """Execute a claimed run (None: there is none yet, we wait for the one of `result`) to its end, then whatever it
+    promotes. The call is about the run of `result`."""
     with in_foreground():
         return _execute_claims(engine, definition, claim, result, watch, ended=ended)
 
@@ -156,25 +163,26 @@ def _execute_claims(
     *,
     ended: bool,
 ) -> Execution:
-    assert claim is not None
-    named = result.run_id if result else claim.run_id
+    named = result.run_id if result else _of(claim)
     executed: list[str] = []
     left = interrupted = False
-    while claim is not None:
-        executed.append(claim.run_id)
-        end = _to_its_end(engine, definition, claim, watch)
-        while not (end.left or watch.stopping) and _executed_child(engine, claim, watch):
-            pass  # children that it started and did not wait for
-        claim = end.promoted
-        left, interrupted = end.left, end.interrupted
-    run = _read(engine, named)
-    if not (run.finished or left or interrupted):
+    while True:
+        while claim is not None:
+            executed.append(claim.run_id)
+            end = _to_its_end(engine, definition, claim, watch)
+            while not (end.left or watch.stopping) and _executed_child(engine, claim, watch):
+                pass  # children that it started and did not wait for
+            claim = end.promoted
+            left, interrupted = end.left, end.interrupted
+        run = _read(engine, named)
+        if run.finished or left or interrupted:
+            break
         # Somebody else has it now, or the run we are named after still waits behind another process's.
-        followed = _follow(engine, result, run, watch)
-        run, left, interrupted = followed.run, followed.left, followed.interrupted
+        claim = _follow(engine, definition, named, watch)
+        interrupted = claim is None and watch.stopping
     after = executed.index(named) + 1 if named in executed else 0 if ended else len(executed)
     others = tuple(_read(engine, run_id) for run_id in executed[after:])
-    return Execution(result, run, True, interrupted=interrupted, left=left, promoted=others)
+    return Execution(result, run, ended or bool(executed), interrupted=interrupted, left=left, promoted=others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +281,36 @@ def _promoted_by_others(engine: Engine, claim: Claim) -> Claim | None:
     return engine.write_as_owner(write)
 
 
-def _follow(engine: Engine, result: StartResult | None, run: Run, watch: Watch) -> Execution:
-    try:
-        run = follow(engine, run.id, stop=watch.stop)
-    except NotOver:
-        return Execution(result, _read(engine, run.id), executed=False, interrupted=True)
-    return Execution(result, run, executed=False)
+def _of(claim: Claim | None) -> str:
+    assert claim is not None
+    return claim.run_id
+
+
+def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -> Claim | None:
+    """Wait for the end of a run that another process executes. Its claim, if that process dies and nobody else is
+    there to go on with it; None when it is finished or we are to stop."""
+    while not watch.stopping:
+        run = _read(engine, run_id)
+        if run.finished:
+            return None
+        if _is_left_alone(engine, run):
+
+            def write(tx: Tx, owner_id: int) -> Claim | Run | NotResumable:
+                return _take_up(tx, engine, definition, run_id, owner_id)
+
+            taken = engine.write_as_owner(write)
+            if isinstance(taken, Claim):
+                return taken
+        engine.pause(_LOOK_EVERY_S, watch.stop)
+    return None
+
+
+def _is_left_alone(engine: Engine, run: Run) -> bool:
+    """Has the run a dead owner, or none while it is due and no worker lives?"""
+    if run.owner is not None:
+        return not engine.alive(run.owner.id)
+    due = run.runs_after_row is None and run.due_at is not None and run.due_at <= engine.now()
+    return due and not engine.database.read(engine.has_live_worker)
 
 
 def follow(

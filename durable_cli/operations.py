@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from durable_cli.core import lifecycle, replay, timing
 from durable_cli.core.keys import check_step_name
@@ -27,6 +27,7 @@ from durable_cli.errors import (
     HttpFailed,
     NestedOperation,
     NonDeterminism,
+    ProgrammingError,
     ShellFailed,
     StepFailed,
     Unreadable,
@@ -40,6 +41,10 @@ from durable_cli.store import history
 from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback
 from durable_cli.values import Codec, codec, result_codec
+
+
+BRANCH_ONLY: Final = (Suspend, Closed, Undo)
+"""Departures that concern one branch: the others go on, be it only to what they have on record."""
 
 
 class Scope:
@@ -87,6 +92,7 @@ class Operations:
         self.scopes = scopes
         self.asked = 0
         self.leaving: Leave | None = None
+        self.ended = False
         self._busy = threading.Lock()
 
     # -- what a step may use --
@@ -224,9 +230,11 @@ class Operations:
         """Record an attempt that raised, and leave by the rest before the next one or by the step's failure."""
         execution = self.execution
         if execution.poison is not None:
-            raise execution.poison from None
+            if row.kind != "compensate":
+                raise execution.poison from None
+            error, execution.poison = execution.poison, None  # the other compensations shall be called all the same
         failures = row.failures + 1
-        fatal = isinstance(error, (Abort, Unstorable, SystemExit)) or getattr(error, "final", None) is True
+        fatal = isinstance(error, (Abort, Unstorable, SystemExit, ProgrammingError)) or getattr(error, "final", None) is True
         what = lifecycle.decide_attempt(
             failures=failures,
             max_attempts=retry.max_attempts,
@@ -316,9 +324,9 @@ class Operations:
     # -- entering and leaving --
 
     def leave(self, how: Leave) -> Leave:
-        """Note that this branch (by anything but a rest or its closing, the whole run) is left; what to raise."""
+        """Note that this branch (or, by what is none of `BRANCH_ONLY`, the whole run) is left; what to raise."""
         self.leaving = how
-        if not isinstance(how, (Suspend, Closed)):
+        if not isinstance(how, BRANCH_ONLY):
             self.execution.gone = self.execution.gone or how
         return how
 
@@ -338,6 +346,15 @@ class Operations:
                     f"ctx.{kind} {name!r} was used inside step {inside.name!r} ({replay.position(inside.place)} of "
                     f"workflow {execution.run.workflow!r}); a step may only use ctx.heartbeat, ctx.attempt and "
                     "ctx.idempotency_key: move the operation out of the step function"
+                )
+            )
+        current = current_branch.get()
+        if current is not None and current is not self and current.execution is execution:
+            raise execution.spoil(
+                ConcurrentOperation(
+                    f"ctx.{kind} {name!r} was used on the context of {_called(self.branch)} inside of "
+                    f"{_called(current.branch)} of workflow {execution.run.workflow!r}; a branch uses the context that "
+                    "it is called with"
                 )
             )
         if not self._busy.acquire(blocking=False):
@@ -364,6 +381,13 @@ class Operations:
             raise self.leaving
         if execution.gone is not None:
             raise self.leave(execution.gone)
+        if self.ended:
+            raise execution.spoil(
+                ConcurrentOperation(
+                    f"ctx.{kind} {name!r} was used on the context of {_called(self.branch)} of workflow "
+                    f"{execution.run.workflow!r}, which has ended"
+                )
+            )
         check_step_name(name)
         place = (self.branch, self.asked + 1)
         found = replay.match(execution.history, place, kind, name)
@@ -371,21 +395,27 @@ class Operations:
             raise execution.spoil(non_determinism(execution.run.workflow, found))
         self.asked += 1
         execution.operations += 1
-        if isinstance(found, Fresh):
+        # Branches that began have to be replayed in any case, to learn what they have to undo.
+        if isinstance(found, Fresh) and not (found.before is not None and kind in replay.GROUPS):
             self._check_may_begin()
         return found
 
     def _check_may_begin(self) -> None:
         """Leave where nothing new may begin."""
         execution = self.execution
+        if self.closed:
+            raise self.leave(Closed())
         if execution.undoing:
             raise self.leave(Undo())
         if execution.stop.is_set():
             raise self.leave(Stop())
         if execution.overdue():
             raise self.leave(TimedOut())
-        if any(scope.closed for scope in self.scopes):
-            raise self.leave(Closed())
+
+    @property
+    def closed(self) -> bool:
+        """Has another branch decided, so that nobody needs this one any more?"""
+        return any(scope.closed for scope in self.scopes)
 
     def check_at_rest(self) -> None:
         """The function has returned: an operation that still goes on (a task or a thread nobody waited for) would be
@@ -405,6 +435,9 @@ class Operations:
         What the code swallowed counts all the same; and an end before the record's is non-determinism.
         """
         execution = self.execution
+        self.ended = True
+        if failure is not None and not isinstance(failure, (Exception, SystemExit, Leave)):
+            raise failure  # KeyboardInterrupt and its like: the process is being left
         if failure is None:
             self.check_at_rest()
         if execution.poison is not None:
@@ -432,6 +465,10 @@ class _Entered:
 
     def __exit__(self, *_: object) -> None:
         self._operations.exit()
+
+
+def _called(branch: str) -> str:
+    return f"branch {branch!r}" if branch else "the function"
 
 
 def non_determinism(workflow: str, found: Mismatch) -> NonDeterminism:

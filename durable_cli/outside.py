@@ -41,9 +41,7 @@ class PlainOutside:
         longer than `timeout`; the signal that stops us; and KILL at once when this process dies. A daemon that it
         leaves behind goes on. Raises ShellFailed unless it exits with 0 (`check=False`: look at the result yourself).
         """
-        call = shell.checked(
-            name, argv, input=input, env=env, cwd=cwd, timeout=timeout, retry=retry, check=check
-        )
+        call = shell.checked(name, argv, input=input, env=env, cwd=cwd, timeout=timeout, retry=retry, check=check)
         result: ShellResult = drive(shell.shell(self._operations, call))
         return result
 
@@ -102,9 +100,7 @@ class AsyncOutside:
         check: bool = True,
     ) -> ShellResult:
         """As `Context.shell`."""
-        call = shell.checked(
-            name, argv, input=input, env=env, cwd=cwd, timeout=timeout, retry=retry, check=check
-        )
+        call = shell.checked(name, argv, input=input, env=env, cwd=cwd, timeout=timeout, retry=retry, check=check)
         return await shell.shell(self._operations, call)
 
     async def http(

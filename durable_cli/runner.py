@@ -13,7 +13,18 @@ from durable_cli.core import replay
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import Abort, DurableError, ProgrammingError, StepFailed, Unreadable, Unstorable
-from durable_cli.execution import Broken, Execution, Lost, Progress, Stop, Suspend, TimedOut, Undo
+from durable_cli.execution import (
+    Broken,
+    Compensation,
+    Execution,
+    Leave,
+    Lost,
+    Progress,
+    Stop,
+    Suspend,
+    TimedOut,
+    Undo,
+)
 from durable_cli.faces import AsyncFace, PlainFace, call_within, run_operation
 from durable_cli.logs import RunLog
 from durable_cli.model import Claim, Run, RunError, Status, Step
@@ -179,7 +190,9 @@ class _Turn:
             )
         except BaseException as error:
             failure = error
-        if execution.undoing and not isinstance(failure, Lost | Stop | Broken):
+        if execution.undoing and isinstance(failure, Exception | SystemExit | Leave | None):
+            if isinstance(failure, Lost | Stop | Broken):
+                raise failure
             return None
         try:
             operations.conclude(failure)
@@ -231,9 +244,10 @@ class _Turn:
         """
         if execution.undoing:
             return self._undo(execution)
-        error = run_error(failure)
+        error = run_error(failure, execution)
         mendable = isinstance(failure, ProgrammingError | Unreadable)
-        if mendable or all(step.undo_order is None for step in execution.history.values()):
+        # Asked of the file: a step that went on when the run's time was over may be recorded, and we not know of it.
+        if mendable or not self.engine.database.read(lambda tx: history.to_undo(tx, self.claim.row_id)):
             return self._end(execution, Status.FAILED, error=error)
         if not self._begin_to_undo(error):
             return Gone()
@@ -243,7 +257,7 @@ class _Turn:
         def write(tx: Tx) -> bool:
             ours = runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch)
             if ours:
-                transitions.compensate(tx, self.claim.row_id, error, self.engine.now())
+                settling.begin_to_undo(tx, runs.get(tx, self.claim.row_id), error, now=self.engine.now())
             return ours
 
         return self.engine.database.write(write)
@@ -273,7 +287,10 @@ class _Turn:
         def write(tx: Tx) -> Turn:
             if not runs.ours(tx, self.claim.row_id, self.claim.owner_id, self.claim.epoch):
                 return Gone()
-            due = self.engine.now() if events.something_new(tx, self.claim.row_id) else due_at
+            # A run that undoes what it did waits for nothing that could come.
+            undoing = execution.run.status is Status.COMPENSATING
+            new = not undoing and events.something_new(tx, self.claim.row_id)
+            due = self.engine.now() if new else due_at
             transitions.rest(tx, self.claim.row_id, due, stay=self.stay)
             return Rested(due)
 
@@ -350,8 +367,7 @@ async def _undo_all(operations: Operations, execution: Execution, done: list[Ste
         if compensation is None:
             function, value = _missing(step), None
         else:
-            function = compensation.function
-            value = operations.replayed(step, compensation.values)
+            function, value = _with_value(step, compensation)
             options = StepOptions(kind="compensate", retry=compensation.retry or options.retry)
         try:
             await operations.step(step.name, function, (value,), {}, options)
@@ -360,14 +376,27 @@ async def _undo_all(operations: Operations, execution: Execution, done: list[Ste
     return failed
 
 
+def _with_value(step: Step, compensation: Compensation) -> tuple[Callable[[Any], Any], Any]:
+    """The compensation and what to call it with."""
+    assert step.result is not None
+    try:
+        return compensation.function, compensation.values.load(step.result)
+    except Unreadable as error:
+        return _refusing(f"the result of {replay.position((step.branch, step.seq))} cannot be read: {error}"), None
+
+
 def _missing(step: Step) -> Callable[[Any], None]:
-    def missing(_: Any) -> None:
-        raise Abort(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
-
-    return missing
+    return _refusing(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
 
 
-def run_error(error: BaseException) -> RunError:
+def _refusing(why: str) -> Callable[[Any], None]:
+    def refuse(_: Any) -> None:
+        raise Abort(why)
+
+    return refuse
+
+
+def run_error(error: BaseException, execution: Execution) -> RunError:
     """Why the run failed, in the words of whoever failed: the step's own error where a step's failure ended it."""
     if isinstance(error, _Overdue):
         return error.error
@@ -383,14 +412,17 @@ def run_error(error: BaseException) -> RunError:
             seq=step.place[1],
             fields={name: getattr(step, name) for name in step.carried} or None,
         )
+    # Code that broke a rule is to be mended; no operation has to be tried again then.
+    mendable = isinstance(error, ProgrammingError | Unreadable)
+    branch, seq = (None if mendable else execution.place_of(error)) or (None, None)
     return RunError(
         type=error_type(error),
         message=error_message(error),
         step=step.step if step else None,
         attempt=step.attempts if step else None,
         traceback=None if isinstance(error, DurableError) else user_traceback(error),
-        branch=(step.place[0] or None) if step else None,
-        seq=step.place[1] if step else None,
+        branch=branch or None,
+        seq=seq,
     )
 
 

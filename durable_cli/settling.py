@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from durable_cli import reopening
 from durable_cli.core import arbitration, lifecycle, timing
 from durable_cli.definition import loaded_definition
 from durable_cli.errors import DurableError, KeyTaken, NoKey, NotFinished, NotRetryable
@@ -41,10 +42,19 @@ def fail(tx: Tx, run: Run, error: RunError, *, now: int, reuse: Reuse | None = N
     Returns the run promoted by its end.
     """
     if run.status is not Status.COMPENSATING and history.to_undo(tx, run.row_id):
-        transitions.compensate(tx, run.row_id, error, now)
+        begin_to_undo(tx, run, error, now=now)
         return None
     status = Status.COMPENSATION_FAILED if run.status is Status.COMPENSATING else Status.FAILED
     return end(tx, run, status, now=now, error=run.error or error, reuse=reuse)
+
+
+def begin_to_undo(tx: Tx, run: Run, error: RunError, *, now: int) -> None:
+    """A run has failed and undoes what it did. Its children whose end it waited for are cancelled before that."""
+    transitions.compensate(tx, run.row_id, error, now)
+    awaited = history.children_waited_for(tx, run.row_id)
+    for child in runs.children(tx, run.row_id):
+        if child.row_id in awaited:
+            cancel(tx, child, now=now, reason=f"the run that started it, {run.id}, has failed")
 
 
 def end(
@@ -272,21 +282,9 @@ def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableE
             run_id=run.id,
             from_id=newer.id if newer else None,
         )
-    if run.error is not None and run.error.seq is not None:
-        _try_again(tx, run, run.error.branch or "", run.error.seq, now)
+    reopening.reopen(tx, run, now=now, retry=retry)
     transitions.revive(tx, run.row_id, now)
     return None
-
-
-def _try_again(tx: Tx, run: Run, branch: str, seq: int, now: int) -> None:
-    """The operation whose failure ended the run gets a fresh budget; a child is retried in place."""
-    step = history.at(tx, run.row_id, branch, seq)
-    if step is not None and step.child_row is not None:
-        child = runs.get(tx, step.child_row)
-        if child.finished and retry(tx, child, now=now) is None:
-            history.wait_again(tx, run.row_id, branch, seq)
-        return
-    history.try_again(tx, run.row_id, branch, seq, now)
 
 
 def _not_retryable(run: Run) -> NotRetryable:

@@ -220,6 +220,8 @@ class _Attempt:
         text = self._tails["stderr"].text().strip() or self._tails["stdout"].text().strip()
         lines = [line.rpartition("\r")[2] for line in text.splitlines()[-_LAST_LINES:]]
         message = f"{os.path.basename(call.argv[0])} {how}" + (f": {lines[-1][:300]}" if lines else "")
-        error = ShellFailed(call.name, error_type="ShellFailed", error_message=message, attempts=self._source.attempt or 1)
+        error = ShellFailed(
+            call.name, error_type="ShellFailed", error_message=message, attempts=self._source.attempt or 1
+        )
         error.exit_code, error.signal, error.output = exit_code, signal, "\n".join(lines)[-2048:] or None
         return error

@@ -83,6 +83,8 @@ async def wait(operations: Operations, wanted: Wanted, values: Codec) -> Any:
         if isinstance(found, Recorded):
             return _value(operations, found.step, values)
         before = found.before
+        if before is not None and not await _something_came(operations, wanted, before):
+            raise operations.leave(Suspend(before.due_at))
         step = await operations.write(lambda tx: _look(tx, operations, wanted, before))
         if step.status is StepStatus.WAITING:
             execution.tell("waiting", wanted.name, due_at=step.due_at)
@@ -102,16 +104,30 @@ def _value(operations: Operations, step: Step, values: Codec) -> Any:
     return value
 
 
+async def _something_came(operations: Operations, wanted: Wanted, step: Step) -> bool:
+    """Is there anything to record? Of many branches that wait, mostly one has something new when the run is woken."""
+    execution = operations.execution
+
+    def look(tx: Tx) -> bool:
+        come = _come(tx, operations, wanted, step.due_at)
+        over = step.due_at is not None and step.due_at <= execution.now()
+        return over or wanted.found(come) is not None or sorted(come) != (step.details or {}).get("seen")
+
+    return await execution.face.blocking(lambda: execution.engine.database.read(look))
+
+
+def _come(tx: Tx, operations: Operations, wanted: Wanted, until: int | None) -> dict[str, events.Event]:
+    """The events that are there, by name."""
+    run = operations.execution.run.row_id
+    found = {name: events.choose(tx, run, wanted.kind, name, until=until) for name in wanted.names}
+    return {name: event for name, event in found.items() if event is not None}
+
+
 def _look(tx: Tx, operations: Operations, wanted: Wanted, before: Step | None) -> Step:
     """What the wait is now, in the light of what has come."""
     now = operations.execution.now()
-    run = operations.execution.run.row_id
     step = before or _first(operations, wanted, now)
-    come = {}
-    for name in wanted.names:
-        event = events.choose(tx, run, wanted.kind, name, until=step.due_at)
-        if event is not None:
-            come[name] = event
+    come = _come(tx, operations, wanted, before.due_at if before is not None else None)
     result = wanted.found(come)
     assert step.details is not None
     if result is not None:

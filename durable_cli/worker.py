@@ -24,7 +24,7 @@ from durable_cli.execution import Progress
 from durable_cli.faces import shared_loop
 from durable_cli.fires import Fires
 from durable_cli.loading import load_workflow
-from durable_cli.model import Claim, Run, Schedule
+from durable_cli.model import Claim, Run, Schedule, Status
 from durable_cli.patience import Patience, Rarely
 from durable_cli.runner import Ended, Rested, Turn, silent, take_turn
 from durable_cli.store import runs, schedules, transitions, workflows
@@ -49,7 +49,7 @@ log = logging.getLogger("durable.worker")
 class Counts:
     """What a worker or a tick did. `runs` by the status they ended with; `rested`: turns that ended in a wait;
     `errors`: what could not be done; `fired`: starts by schedules, of which `skipped` met a taken key; `missed`: due
-    times of schedules that nobody was there for."""
+    times of schedules that nobody was there for; `failed`: the runs that ended badly."""
 
     claimed: int = 0
     adopted: int = 0
@@ -60,6 +60,7 @@ class Counts:
     skipped: int = 0
     missed: int = 0
     runs: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +319,7 @@ class Worker:
         at: Claim | None = claim
         try:
             while at is not None:
-                at = self._after(self._turn(at, workflow))
+                at = self._after(at, self._turn(at, workflow))
             self._failures.went_well(claim.run_id)
         except BaseException as error:
             self._failures.failed(claim.run_id)
@@ -347,11 +348,13 @@ class Worker:
             return None
         return take_turn(self.engine, claim, definition, stay=False, stop=self.stop, progress=self.progress)
 
-    def _after(self, turn: Turn | None) -> Claim | None:
+    def _after(self, claim: Claim, turn: Turn | None) -> Claim | None:
         """Count a turn. The claim on the run that it left to this process, where it is to be executed here."""
         with self._changed:
             if isinstance(turn, Ended):
                 self.counts.runs[str(turn.status)] += 1
+                if turn.status not in (Status.COMPLETED, Status.CANCELLED):
+                    self.counts.failed.append(claim.run_id)
             elif isinstance(turn, Rested):
                 self.counts.rested += 1
         promoted = turn.promoted if isinstance(turn, Ended) else None

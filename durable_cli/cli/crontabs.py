@@ -44,7 +44,7 @@ def import_crontab(
         document: render.Document = {
             "line": entry.line,
             "schedule": None,
-            "change": "refused",
+            "change": "left" if entry.is_ours else "refused",
             "cron": entry.cron or None,
             "timezone": None,
             "command": entry.command,
@@ -111,7 +111,7 @@ def _tell(session: Session, documents: list[render.Document], *, dry_run: bool, 
             [
                 str(one["line"]),
                 one["schedule"] or "-",
-                one["change"] if one["change"] != "refused" else ("refused", "red"),
+                one["change"] if one["schedule"] is not None else (one["change"], "red"),
                 one["cron"] or "-",
                 one["timezone"] or "-",
                 session.shown(one["reason"] or one["command"]),

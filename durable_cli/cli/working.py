@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _BACKSTOP_MS: Final = 5_000
 """How long after the grace a drain that hangs is cut off."""
+_REPORTS: Final = 3
+"""How many failed runs a tick reports whole."""
 _LINGER_S: Final = 2.0
 """How long the process may take to end once all is said; a step that hangs in a thread would keep it for ever."""
 
@@ -74,8 +76,8 @@ def worker(
 def tick(ctx: typer.Context, concurrency: Concurrency = 16, grace: Grace = "10s", dry_run: DryRun = False) -> int:
     """Do all that is due now, then exit: for cron, where no worker is wanted.
 
-    Exit 1 where something due could not be done (its code cannot be loaded, say); a run that ends failed is told by
-    `durable runs list --status failed`.
+    Exit 1 where something due could not be done (its code cannot be loaded, say). A run that ends failed is told on
+    stderr, as `durable run` does, and leaves the exit code alone.
     """
     session: Session = ctx.obj
     grace_ms = parse_duration(grace)
@@ -88,6 +90,7 @@ def tick(ctx: typer.Context, concurrency: Concurrency = 16, grace: Grace = "10s"
     it, signals = _worker(session, client, concurrency, grace_ms)
     _guarded(signals, it.tick)
     _tell(session, it.counts)
+    _tell_failed(session, client, it.counts.failed)
     if signals.number is not None:
         return _leave_soon(128 + signals.number)
     return _leave_soon(1 if it.counts.errors else 0)
@@ -184,6 +187,16 @@ def _tell(session: Session, counts: Counts) -> None:
         )
 
     session.one(document, human, id_field="claimed")
+
+
+def _tell_failed(session: Session, client: Durable, run_ids: list[str]) -> None:
+    """What cron mails of a tick: why runs failed."""
+    from durable_cli.cli import ends
+
+    for run_id in run_ids[:_REPORTS]:
+        ends.failure_report(client.run(run_id), session)
+    if len(run_ids) > _REPORTS:
+        session.out.say(f"{len(run_ids) - _REPORTS} more runs failed: durable runs list --status failed")
 
 
 def _tell_due(session: Session, due: Due | None) -> None:

@@ -19,6 +19,7 @@ _ENTRY: Final = re.compile(r"\s*(?P<cron>@[A-Za-z]+|(?:\S+\s+){4}\S+)(?:\s+(?P<c
 _MAIL: Final = ("MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 _OURS: Final = re.compile(r"\bdurable(?:_cli)?\s+(?:-\S+\s+)*(?:tick|worker)\b")
 _BEFORE_PROGRAM: Final = re.compile(r"\s*(?:[A-Za-z_]\w*=\S*\s+|cd\s+\S+\s*(?:&&|;)\s*|exec\s+)+")
+_WORDS_OF_THE_SHELL: Final = frozenset({"for", "if", "while", "until", "case", "test", "[", "[["})
 SHELL: Final = "/bin/sh"
 
 
@@ -63,7 +64,13 @@ class Entry:
         start = _BEFORE_PROGRAM.match(self.command)
         rest = self.command[start.end() if start else 0 :].lstrip("([{ \t").split(maxsplit=1)
         word = rest[0].strip("\"';)").rstrip("/").rpartition("/")[2] if rest else ""
+        word = "" if word in _WORDS_OF_THE_SHELL else word
         return re.sub(r"[^\w.\-]+", "-", word).strip("-.") or "job"
+
+    @property
+    def is_ours(self) -> bool:
+        """It calls `durable tick` or a worker, which fire schedules: no schedule can do that."""
+        return _OURS.search(self.command) is not None
 
 
 def read(text: str) -> Iterator[Entry]:
@@ -108,7 +115,7 @@ def _why_not(entry: Entry) -> str | None:
         return f"{where}{error.reason}"
     if not entry.command:
         return "there is no command after the fields"
-    if _OURS.search(entry.command):
+    if entry.is_ours:
         return "this is what fires schedules: leave it to cron"
     return None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from durable_cli.model import Step, StepStatus
 
 Place = tuple[str, int]
+GROUPS: Final = frozenset({"parallel", "map", "race"})
+"""The kinds of operations that have branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ def child_branch(place: Place, name: str) -> str:
     branch, seq = place
     escaped = name.replace("%", "%25").replace("/", "%2F").replace(":", "%3A")
     return f"{branch}/{seq}:{escaped}"
+
+
+def inside(place: Place) -> str:
+    """What the path of every branch of the operation at `place`, and of every branch in it, begins with."""
+    return child_branch(place, "")
 
 
 def parent_place(branch: str) -> Place | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from durable_cli.store.database import Tx
+from durable_cli.store.history import STILL_WANTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,14 @@ def of_run(tx: Tx, run: int) -> list[Event]:
 
 _CHOOSE = f"""
 SELECT {_COLUMNS} FROM durable_events
-WHERE run_id = :run AND kind = :kind AND name = :name AND (received = 1 OR :until IS NULL OR created_at <= :until)
+WHERE run_id = :run AND kind = :kind AND name = :name AND (:until IS NULL OR created_at <= :until)
 ORDER BY received DESC, id DESC LIMIT 1
 """
 
 
 def choose(tx: Tx, run: int, kind: str, name: str, *, until: int | None) -> Event | None:
-    """The one event of this name that the run gets: the one it received, else the newest kept (and sent by `until`)."""
+    """The one event of this name that the run gets: the one it received, else the newest kept. `until`: for a wait
+    whose time ended then, and which gets nothing that came later."""
     row = tx.row(_CHOOSE, run=run, kind=kind, name=name, until=until)
     return _from_row(row) if row else None
 
@@ -74,10 +76,10 @@ def receive(tx: Tx, event: int) -> None:
     tx.change("UPDATE durable_events SET received = 1 WHERE id = :id", id=event)
 
 
-_WAITS_FOR = """
+_WAITS_FOR = f"""
 SELECT 1 FROM durable_steps s, json_each(s.details, '$.names') wanted
 WHERE s.run_id = :run AND s.status = 'waiting' AND s.kind = :kind AND wanted.value = :name
-  AND (s.due_at IS NULL OR s.due_at >= :now) LIMIT 1
+  AND (s.due_at IS NULL OR s.due_at >= :now) AND {STILL_WANTED} LIMIT 1
 """
 
 
@@ -86,14 +88,15 @@ def waits_for(tx: Tx, run: int, kind: str, name: str, now: int) -> bool:
     return tx.value(_WAITS_FOR, run=run, kind=kind, name=name, now=now) is not None
 
 
-_SOMETHING_NEW = """
+_SOMETHING_NEW = f"""
 SELECT 1 FROM durable_steps s
 WHERE s.run_id = :run AND s.status = 'waiting' AND (
   EXISTS (SELECT 1 FROM json_each(s.details, '$.names') wanted
           JOIN durable_events e ON e.run_id = s.run_id AND e.kind = s.kind AND e.name = wanted.value
           WHERE NOT EXISTS (SELECT 1 FROM json_each(s.details, '$.seen') seen WHERE seen.value = wanted.value)
-            AND (s.due_at IS NULL OR e.received = 1 OR e.created_at <= s.due_at))
+            AND (s.due_at IS NULL OR e.created_at <= s.due_at))
   OR EXISTS (SELECT 1 FROM durable_runs child WHERE child.id = s.child_id AND child.finished_at IS NOT NULL))
+  AND {STILL_WANTED}
 LIMIT 1
 """
 

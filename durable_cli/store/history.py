@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from durable_cli.model import RunError, Step, StepStatus
 from durable_cli.store.database import Tx
@@ -118,31 +118,60 @@ def try_again(tx: Tx, run: int, branch: str, seq: int, now: int) -> None:
     tx.change(_TRY_AGAIN, run=run, branch=branch, seq=seq, now=now)
 
 
-def wait_again(tx: Tx, run: int, branch: str, seq: int) -> None:
-    """The operation waits for its child again."""
+def wait_again(tx: Tx, run: int, branch: str, seq: int, *, details: dict[str, Any] | None = None) -> None:
+    """The failed operation waits for its child or its branches again. `details`: what replaces its own."""
     tx.change(
-        "UPDATE durable_steps SET status = 'waiting', error = NULL, finished_at = NULL, due_at = NULL"
+        "UPDATE durable_steps SET status = 'waiting', error = NULL, finished_at = NULL, due_at = NULL,"
+        " details = coalesce(:details, details)"
         " WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'",
+        run=run,
+        branch=branch,
+        seq=seq,
+        details=None if details is None else json.dumps(details),
+    )
+
+
+def forget(tx: Tx, run: int, branch: str, seq: int) -> None:
+    """The failed operation begins anew, as if it had never been."""
+    tx.change(
+        "DELETE FROM durable_steps WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'",
         run=run,
         branch=branch,
         seq=seq,
     )
 
 
-def children_waited_for(tx: Tx, run: int) -> set[int]:
-    """The row ids of the runs whose end this one waits for."""
-    rows = tx.rows(
-        "SELECT child_id FROM durable_steps WHERE run_id = :run AND status = 'waiting' AND child_id IS NOT NULL", run=run
-    )
+STILL_WANTED: Final = """
+(s.branch = '' OR NOT EXISTS (
+  SELECT 1 FROM durable_steps around
+  WHERE around.run_id = s.run_id AND around.kind IN ('parallel', 'map', 'race')
+    AND around.status IN ('completed', 'failed')
+    AND instr(s.branch, around.branch || '/' || around.seq || ':') = 1))
+"""
+"""Of a waiting step `s`: no operation around it was decided without it (a race that another branch won)."""
+
+_WAITED_FOR = f"""
+SELECT s.child_id FROM durable_steps s
+WHERE s.run_id = :run AND s.status = 'waiting' AND s.child_id IS NOT NULL
+  AND (:inside = '' OR instr(s.branch, :inside) = 1)
+  AND (:decided OR {STILL_WANTED})
+"""
+
+
+def children_waited_for(tx: Tx, run: int, *, inside: str = "", decided: bool = True) -> set[int]:
+    """The row ids of the runs whose end this one waits for, on all branches whose path begins with `inside`.
+    `decided`: on those too that nobody needs any more."""
+    rows = tx.rows(_WAITED_FOR, run=run, inside=inside, decided=int(decided))
     return {row["child_id"] for row in rows}
 
 
-_QUESTIONS = """
+_QUESTIONS = f"""
 SELECT r.public_id AS run_id, w.name AS workflow, r.key, s.name, s.started_at AS asked_at, s.due_at AS until, s.details
 FROM durable_steps s JOIN durable_runs r ON r.id = s.run_id JOIN durable_workflows w ON w.id = r.workflow_id
 WHERE s.status = 'waiting' AND s.kind = 'input' AND r.finished_at IS NULL
   AND (:run IS NULL OR r.public_id = :run)
   AND NOT EXISTS (SELECT 1 FROM durable_events e WHERE e.run_id = r.id AND e.kind = 'input' AND e.name = s.name)
+  AND {STILL_WANTED}
 ORDER BY s.started_at, r.id
 """
 

@@ -35,7 +35,9 @@ class Piece:
 
 def end_of(tx: Tx, run: int) -> int:
     """How many bytes a run has printed."""
-    end = tx.value("SELECT position + size FROM durable_logs WHERE run_id = :run ORDER BY position DESC LIMIT 1", run=run)
+    end = tx.value(
+        "SELECT position + size FROM durable_logs WHERE run_id = :run ORDER BY position DESC LIMIT 1", run=run
+    )
     return int(end or 0)
 
 

@@ -33,7 +33,9 @@ def pid_in(cli: Any, wait_for: Wait, name: str = "pid") -> int:
 # -- exit codes, output, records -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)])
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
 def test_the_exit_code_becomes_ours(cli: Any, script: str, code: int) -> None:
     """128 and the number for a signal, as shells have it."""
     assert cli("exec", "--", "sh", "-c", script).code == code
@@ -83,7 +85,11 @@ def test_what_is_stored(cli: Any) -> None:
 
 def test_quiet_as_for_cron(cli: Any) -> None:
     """Nothing on success; on failure the whole report, with the end of what the command printed."""
-    assert cli("exec", "-q", "--", "sh", "-c", "echo noise; echo more >&2") .__dict__ == {"code": 0, "out": "", "err": ""}
+    assert cli("exec", "-q", "--", "sh", "-c", "echo noise; echo more >&2").__dict__ == {
+        "code": 0,
+        "out": "",
+        "err": "",
+    }
     result = cli("exec", "-q", "--key", "k", "--", "sh", "-c", "seq 1 100; exit 3")
     lines = result.err.splitlines()
     assert (result.code, result.out) == (3, "")
@@ -136,7 +142,9 @@ def test_dry_run_writes_nothing(cli: Any) -> None:
 
 def test_the_second_copy_starts_nothing(cli: Any, wait_for: Wait) -> None:
     """While the first one runs: exit 0 and nothing executed, 75 for `error`, or the code asked for."""
-    with cli.process("exec", "--key", "k", "--", "sh", "-c", 'echo $$ > pid; read x; echo "$x"', stdin=subprocess.PIPE) as first:
+    with cli.process(
+        "exec", "--key", "k", "--", "sh", "-c", 'echo $$ > pid; read x; echo "$x"', stdin=subprocess.PIPE
+    ) as first:
         pid_in(cli, wait_for)
         again = ("exec", "--key", "k", "--name", "sh", "--")
         assert cli(*again, "touch", "file").code == 0
@@ -218,7 +226,7 @@ def test_the_second_signal_forces(cli: Any, wait_for: Wait) -> None:
 def test_a_daemon_holds_nothing(cli: Any, wait_for: Wait) -> None:
     """M17: `out=$(durable exec ...)` returns while the daemon lives; of ours it has only its standard descriptors, and
     the next copy starts at once."""
-    script = 'setsid sh -c \'echo $$ > pid; exec sleep 60\' & while [ ! -s pid ]; do sleep 0.02; done; echo started'
+    script = "setsid sh -c 'echo $$ > pid; exec sleep 60' & while [ ! -s pid ]; do sleep 0.02; done; echo started"
     began = time.monotonic()
     result = cli.real("exec", "--key", "k", "--", "sh", "-c", script)
     daemon = pid_in(cli, wait_for)
@@ -294,7 +302,9 @@ def tty(cli: Any) -> Iterator[Callable[..., Tty]]:
 
 def test_the_command_has_our_terminal(cli: Any, tty: Callable[..., Tty]) -> None:
     """It may read from it, and both its streams are it: interactive programs work."""
-    it = tty("exec", "--", "sh", "-c", 'test -t 0 && test -t 1 && test -t 2 && printf "name? " && read n && echo "hi $n"')
+    it = tty(
+        "exec", "--", "sh", "-c", 'test -t 0 && test -t 1 && test -t 2 && printf "name? " && read n && echo "hi $n"'
+    )
     it.read_until("name? ")
     it.type(b"you\n")
     assert it.end() == 0

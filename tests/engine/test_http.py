@@ -82,7 +82,9 @@ def run(durable: Durable, kind: str, method: str, url: str, **options: Any) -> t
 def test_the_answer_is_recorded(durable: Durable, server: Server, kind: str) -> None:
     """Status, headers and body; params, headers and JSON are sent; the record is one step of kind `http`."""
     server.answer(200, b'{"a": [1, 2]}', Content_Type="application/json")
-    done, answer = run(durable, kind, "post", f"{server.url}/x", params={"q": "a b"}, json={"n": 1}, headers={"X-Me": "y"})
+    done, answer = run(
+        durable, kind, "post", f"{server.url}/x", params={"q": "a b"}, json={"n": 1}, headers={"X-Me": "y"}
+    )
     assert (answer.status, answer.json(), answer.headers["content-type"]) == (200, {"a": [1, 2]}, "application/json")
     [(method, path, headers, body)] = server.asked
     assert (method, path, headers["x-me"], body) == ("POST", "/x?q=a+b", "y", b'{"n":1}')

@@ -308,7 +308,7 @@ def test_a_daemon_lives_on_and_holds_nothing(durable: Durable, tmp_path: Path) -
     but its own standard ones."""
     file = tmp_path / "pid"
     began = time.monotonic()
-    script = f"setsid {' '.join(SLEEPER[:2])} 'echo $$ > \"$0\"; exec sleep 60' \"$0\" & echo left"
+    script = f'setsid {" ".join(SLEEPER[:2])} \'echo $$ > "$0"; exec sleep 60\' "$0" & echo left'
     _, [result] = run(durable, "plain", ["sh", "-c", script, file])
     daemon = pid_in(file)
     try:

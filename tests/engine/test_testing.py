@@ -159,6 +159,19 @@ def test_async_workflows_too(durable_engine):
     assert durable_engine.result(run) == 5
 
 
+def test_schedules_fire_on_the_way(durable_engine):
+    """A schedule fires at each of its moments, with the code and the rules of any start."""
+    woke: list[str] = []
+
+    @workflow(name="hourly")
+    def hourly(ctx: Context) -> None:
+        ctx.run("note", lambda: woke.append(f"{durable_engine.now:%H:%M}"))
+
+    durable_engine.durable.schedule("each-hour", "0 * * * *", hourly, timezone="UTC")
+    durable_engine.advance("3h30m")
+    assert woke == ["09:00", "10:00", "11:00"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_branches_go_on_in_their_order(kind):
     """One at a time: every test sees the same order, and a race the same winner."""

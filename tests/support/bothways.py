@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -10,6 +11,9 @@ from durable_cli.definition import WorkflowFunction
 
 KINDS: Final = ("plain", "async")
 Body = Callable[..., Awaitable[Any]]
+_OPERATIONS: Final = frozenset(
+    name for name, found in vars(AsyncContext).items() if inspect.iscoroutinefunction(found) and name[0] != "_"
+)
 
 
 class _Awaitable:
@@ -20,13 +24,20 @@ class _Awaitable:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._ctx, name)
-        if name not in ("run", "now", "uuid", "random", "shell", "http"):
+        if name not in _OPERATIONS:
             return found
 
         async def operation(*args: Any, **kwargs: Any) -> Any:
+            if name in ("parallel", "race"):
+                args = ({branch: plain_branch(body) for branch, body in args[0].items()}, *args[1:])
             return found(*args, **kwargs)
 
         return operation
+
+
+def plain_branch(body: Body) -> Callable[[Context], Any]:
+    """The branch `async def body(ctx)` for a plain workflow."""
+    return lambda ctx: drive(body(_Awaitable(ctx)))
 
 
 def drive(coroutine: Awaitable[Any]) -> Any:
