@@ -81,7 +81,7 @@ def check_safe(file: str, app_dir: str) -> None:
     inside = os.path.realpath(app_dir)
     while True:
         sticky_will_do = path != inside and not path.startswith(inside.rstrip(os.sep) + os.sep)
-        problem = _who_else(path, sticky_will_do)
+        problem = who_else(path, sticky_will_do)
         if problem is not None:
             raise UnsafeCode(
                 f"the code in {file} is not loaded: {path} {problem}",
@@ -92,7 +92,7 @@ def check_safe(file: str, app_dir: str) -> None:
         path = os.path.dirname(path)
 
 
-def _who_else(path: str, sticky_will_do: bool) -> str | None:
+def who_else(path: str, sticky_will_do: bool) -> str | None:
     """Who besides us and root could change what is at `path`, in words; None when nobody."""
     found = os.stat(path)
     mode = f"mode {stat.S_IMODE(found.st_mode):04o}"

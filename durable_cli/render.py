@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 RUN_FIELDS: Final = (
     "id", "workflow", "key", "holds_key", "runs_after_id", "status", "input", "result", "error",
-    "created_at", "started_at", "finished_at", "due_at", "owner", "note",
+    "created_at", "started_at", "finished_at", "due_at", "owner",
 )  # fmt: skip
 KEY_FIELDS: Final = (
     "workflow", "key", "holder_id", "status", "held_since", "runs", "readds_24h", "waiting_id", "owner_alive",
@@ -202,8 +202,9 @@ def run_document(run: Run) -> Document:
         "finished_at": iso(run.finished_at),
         "due_at": iso(run.due_at),
         "owner": None if run.owner is None else {"alive": run.owner.alive, "pid": run.owner.pid},
-        "note": run.note,
     }
+    if run.note is not None:
+        document["note"] = run.note
     if run.steps is not None:
         document["steps"] = [step_document(step) for step in run.steps]
     return document

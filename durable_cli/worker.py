@@ -122,6 +122,7 @@ class Worker:
         self.counts = Counts()
         self._changed = threading.Condition()  # guards what follows
         self._active: set[Claim] = set()
+        self._changes = 0
         self._broken: BaseException | None = None
         self._code = CodeLoader(engine, changed=self._something_changed, complain=self._complain)
         self._failures = Patience(1.0, 60.0)
@@ -175,9 +176,12 @@ class Worker:
         self._fires.until = self.engine.now()  # what comes due while its runs execute is for the next tick
         with shared_loop():
             while not self.stop.is_set():
+                seen = self._changes
                 if self.sweep() == 0.0:
                     continue
                 with self._changed:
+                    if self._changes != seen:
+                        continue  # a thread that ended after we looked may have made something due
                     if self._active or self._code.busy:
                         self._changed.wait(POLL_S)
                     elif not self._fires.awaits_code:  # else it has come since that sweep
@@ -334,6 +338,7 @@ class Worker:
 
     def _something_changed(self) -> None:
         with self._changed:
+            self._changes += 1
             self._changed.notify_all()
         self.wake()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from durable_cli.errors import DatabaseUnusable, InvalidConfig, UsageError
-from durable_cli.places import _who_else, package_root
+from durable_cli.places import who_else, package_root
 
 KEYS: Final = ("database", "app-dir")
 
@@ -197,6 +197,6 @@ def _checked(file: Path, table: Any) -> Config:
 
 def _only_ours(file: Path) -> None:
     """Refuse a file that somebody else (neither we nor root) owns or may write: the rule for code."""
-    problem = _who_else(str(file), False)
+    problem = who_else(str(file), False)
     if problem is not None:
         raise InvalidConfig(f"{file} {problem}, and it decides which database is used", hint=f"chmod go-w {file}")

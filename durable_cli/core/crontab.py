@@ -17,7 +17,7 @@ from durable_cli.errors import InvalidCron
 _SETTING: Final = re.compile(r"""\s*(?P<q>["']?)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P=q)\s*=\s*(?P<value>.*?)\s*""")
 _ENTRY: Final = re.compile(r"\s*(?P<cron>@[A-Za-z]+|(?:\S+\s+){4}\S+)(?:\s+(?P<command>.*))?")
 _MAIL: Final = ("MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
-_OURS: Final = re.compile(r"\bdurable(?:_cli)?\s+(?:-\S+\s+)*(?:tick|worker)\b")
+_OURS: Final = re.compile(r"\bdurable(?:_cli)?(?:\s+-\S+(?:\s+(?!tick\b|worker\b)[^-\s]\S*)?)*\s+(?:tick|worker)\b")
 _BEFORE_PROGRAM: Final = re.compile(r"\s*(?:[A-Za-z_]\w*=\S*\s+|cd\s+\S+\s*(?:&&|;)\s*|exec\s+)+")
 _WORDS_OF_THE_SHELL: Final = frozenset({"for", "if", "while", "until", "case", "test", "[", "[["})
 SHELL: Final = "/bin/sh"
@@ -62,7 +62,7 @@ class Entry:
     def program(self) -> str:
         """What it calls, for a name: `cd /srv && LANG=C ./bin/backup.sh --all` is backup.sh."""
         start = _BEFORE_PROGRAM.match(self.command)
-        rest = self.command[start.end() if start else 0 :].lstrip("([{ \t").split(maxsplit=1)
+        rest = self.command[start.end() if start else 0 :].lstrip("({ \t").split(maxsplit=1)
         word = rest[0].strip("\"';)").rstrip("/").rpartition("/")[2] if rest else ""
         word = "" if word in _WORDS_OF_THE_SHELL else word
         return re.sub(r"[^\w.\-]+", "-", word).strip("-.") or "job"

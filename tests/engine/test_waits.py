@@ -471,7 +471,7 @@ def test_every_end_of_a_holder_promotes(durable: Durable, clock: Clock, kind: st
 
 
 def test_cancelling_a_waiting_run_and_its_holder(durable: Durable, clock: Clock, kind: str) -> None:
-    """C08: the end of the run behind touches the holder in nothing; the end of the holder starts the run behind, once."""
+    """C08: the end of the run behind touches the holder in nothing; that of the holder starts the run behind, once."""
     flow = define(kind, _fails(None))
     holder = started(durable, flow, "completed", key="k")
     first = durable.start(flow, "next", key="k", on_duplicate="run_again").run_id
