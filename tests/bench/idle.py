@@ -26,29 +26,36 @@ sys.path.insert(0, str(FLOWS))
 import resting  # noqa: E402
 
 
-def spent(pid: int) -> tuple[float, int, int]:
-    """CPU seconds (to the nanosecond), voluntary context switches of all threads, resident KiB of a process (Linux)."""
-    nanoseconds = switches = resident = 0
+def spent(pid: int) -> tuple[float, int]:
+    """CPU seconds (to the nanosecond) and voluntary context switches of the threads that a process has (Linux)."""
+    nanoseconds = switches = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        nanoseconds += int((task / "schedstat").read_text().split()[0])
-        for line in (task / "status").read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches"):
-                switches += int(line.split()[1])
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            resident = int(line.split()[1])
-    return nanoseconds / 1e9, switches, resident
+        try:
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+            switches += int(field(task / "status", "voluntary_ctxt_switches"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+    return nanoseconds / 1e9, switches
+
+
+def resident_mb(pid: int) -> float:
+    """The resident memory of a process."""
+    return int(field(Path(f"/proc/{pid}/status"), "VmRSS").split()[0]) / 1024
+
+
+def field(file: Path, name: str) -> str:
+    return next(line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith(name))
 
 
 def idle(worker: Child, seconds: float, what: str) -> None:
     """Measure a worker that has nothing to do."""
     time.sleep(2)
-    cpu, switches, _ = spent(worker.pid)
+    cpu, switches = spent(worker.pid)
     time.sleep(seconds)
-    cpu_after, switches_after, resident = spent(worker.pid)
+    cpu_after, switches_after = spent(worker.pid)
     print(
         f"idle, {what}: {100 * (cpu_after - cpu) / seconds:.3f} % of a core, "
-        f"{(switches_after - switches) / seconds:.1f} wake-ups a second, {resident / 1024:.0f} MB resident"
+        f"{(switches_after - switches) / seconds:.1f} wake-ups a second, {resident_mb(worker.pid):.0f} MB resident"
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parents[2])]
 
 from crashkit import FLOWS, spawn  # noqa: E402
-from idle import spent  # noqa: E402
+from idle import resident_mb  # noqa: E402
 
 from durable_cli import Durable  # noqa: E402
 
@@ -74,21 +74,19 @@ def main() -> None:
             print(f"{args.runs} runs started in {time.time() - began:.1f} s")
             while it.stats().runs.get("waiting", 0) < args.runs and time.time() < first:
                 time.sleep(0.5)
-            _, _, resident = spent(worker.pid)
+            most = resident_mb(worker.pid)
             waiting = it.stats().runs.get("waiting", 0)
-            print(f"{waiting} of them wait after {time.time() - began:.1f} s; the worker has {resident / 1024:.0f} MB")
-            most = resident
+            print(f"{waiting} of them wait after {time.time() - began:.1f} s; the worker has {most:.0f} MB")
             for n, run_id in enumerate(listeners):
                 time.sleep(max(0.0, due[n] / 1000 - time.time()))
                 it.send_event(run_id, "go", resting.moment())
                 if n % 100 == 0:
-                    most = max(most, spent(worker.pid)[2])
+                    most = max(most, resident_mb(worker.pid))
             while it.stats().runs.get("completed", 0) < args.runs and time.time() < first + 3 * args.window + 60:
                 time.sleep(0.5)
-            cpu, _, resident = spent(worker.pid)
-            most = max(most, resident)
+            most = max(most, resident_mb(worker.pid))
             print(f"after {time.time() - began:.1f} s: {it.stats().runs}")
-            print(f"the worker used {cpu:.1f} s of CPU and at most {most / 1024:.0f} MB")
+            print(f"the worker had at most {most:.0f} MB")
             slept, heard = lateness(it)
             print(told("sleepers", slept))
             print(told("listeners", heard))

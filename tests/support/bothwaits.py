@@ -11,8 +11,10 @@ from durable_cli import AsyncContext, Context, workflow
 from durable_cli.definition import WorkflowFunction
 
 _PLAIN = frozenset(
-    "now uuid random run sleep sleep_until wait_for_event wait_for_any wait_for_all wait_for_input parallel map race"
-    " call start".split()
+    (
+        *("now", "uuid", "random", "run", "map", "parallel", "race", "call", "start"),
+        *("sleep", "sleep_until", "wait_for_event", "wait_for_any", "wait_for_all", "wait_for_input"),
+    )
 )
 
 
