@@ -149,6 +149,7 @@ CREATE TABLE durable_steps (
   details     TEXT,                       -- of an operation that waits: what for, as a JSON object
   child_id    INTEGER REFERENCES durable_runs (id) ON DELETE SET NULL,  -- the run it waits for or has started
   undo_order  INTEGER,                    -- of a step with a compensation: the how-manieth of its run that completed
+  after_retry INTEGER NOT NULL DEFAULT 0, -- recorded after a failure that a retry has taken back
   PRIMARY KEY (run_id, branch, seq),
   CONSTRAINT step_status_is_known CHECK (status IN ('completed', 'failed', 'retrying', 'waiting')),
   CONSTRAINT step_result_when_completed CHECK ((result IS NOT NULL) = (status = 'completed')),

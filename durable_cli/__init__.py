@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from durable_cli.client import Durable as Durable
     from durable_cli.context import AsyncContext as AsyncContext
     from durable_cli.context import Context as Context
+    from durable_cli.core.policies import Debounce as Debounce
     from durable_cli.declaring import schedule as schedule
     from durable_cli.definition import Retry as Retry
     from durable_cli.definition import workflow as workflow
     from durable_cli.errors import Abort as Abort
     from durable_cli.errors import DurableError as DurableError
     from durable_cli.errors import EngineFileOpened as EngineFileOpened
+    from durable_cli.errors import HttpFailed as HttpFailed
+    from durable_cli.errors import InputMismatch as InputMismatch
     from durable_cli.errors import InvalidInput as InvalidInput
     from durable_cli.errors import InvalidKey as InvalidKey
     from durable_cli.errors import KeyContended as KeyContended
@@ -27,8 +30,11 @@ if TYPE_CHECKING:
     from durable_cli.errors import NonDeterminism as NonDeterminism
     from durable_cli.errors import NotFinished as NotFinished
     from durable_cli.errors import RunNotFound as RunNotFound
+    from durable_cli.errors import ShellFailed as ShellFailed
     from durable_cli.errors import StepFailed as StepFailed
     from durable_cli.foreground import Execution as Execution
+    from durable_cli.http import HttpResult as HttpResult
+    from durable_cli.keyrules import cel as cel
     from durable_cli.model import Activity as Activity
     from durable_cli.model import Key as Key
     from durable_cli.model import Outcome as Outcome
@@ -37,16 +43,20 @@ if TYPE_CHECKING:
     from durable_cli.model import StartResult as StartResult
     from durable_cli.model import Status as Status
     from durable_cli.model import Step as Step
+    from durable_cli.shell import ShellResult as ShellResult
 
 _HOME = {
     "client": ("Durable",),
     "context": ("AsyncContext", "Context"),
+    "core.policies": ("Debounce",),
     "declaring": ("schedule",),
     "definition": ("Retry", "workflow"),
     "errors": (
         "Abort",
         "DurableError",
         "EngineFileOpened",
+        "HttpFailed",
+        "InputMismatch",
         "InvalidInput",
         "InvalidKey",
         "KeyContended",
@@ -55,10 +65,14 @@ _HOME = {
         "NonDeterminism",
         "NotFinished",
         "RunNotFound",
+        "ShellFailed",
         "StepFailed",
     ),
     "foreground": ("Execution",),
+    "http": ("HttpResult",),
+    "keyrules": ("cel",),
     "model": ("Activity", "Key", "Outcome", "Run", "Schedule", "StartResult", "Status", "Step"),
+    "shell": ("ShellResult",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -144,7 +144,8 @@ class Step:
 
     `attempts` counts every attempt, cut-off ones too; `failures` those that raised (what a retry budget counts).
     `result` is JSON text; `error` as in `RunError`. `details`: what a waiting one waits for; `child_row`: the run it
-    waits for or has started; `undo_order`: set when the step has a compensation, in the order of completion.
+    waits for or has started; `undo_order`: set when the step has a compensation, in the order of completion;
+    `after_retry`: it was recorded after a failure that a retry has taken back, so the function may go another way.
     """
 
     branch: str
@@ -162,6 +163,7 @@ class Step:
     details: dict[str, Any] | None = None
     child_row: int | None = None
     undo_order: int | None = None
+    after_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)

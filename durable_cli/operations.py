@@ -94,6 +94,7 @@ class Operations:
         self.leaving: Leave | None = None
         self.ended = False
         self._busy = threading.Lock()
+        self._aside: list[Place] = []
 
     # -- what a step may use --
 
@@ -309,8 +310,15 @@ class Operations:
     async def write(self, make: Callable[[Tx], Step]) -> Step:
         """Record the operation that `make` makes inside the transaction (fenced: leaves if the run is not ours)."""
         execution = self.execution
+        aside, self._aside = self._aside, []
+
+        def made(tx: Tx) -> Step:
+            for place in aside:
+                history.set_aside(tx, execution.run.row_id, *place)
+            return make(tx)
+
         try:
-            recorded = await execution.face.blocking(lambda: execution.engine.record(execution.claim, make))
+            recorded = await execution.face.blocking(lambda: execution.engine.record(execution.claim, made))
         except FILE_ERRORS as error:
             raise self.leave(Broken(error)) from error
         if recorded is None:
@@ -392,13 +400,24 @@ class Operations:
         place = (self.branch, self.asked + 1)
         found = replay.match(execution.history, place, kind, name)
         if isinstance(found, Mismatch):
-            raise execution.spoil(non_determinism(execution.run.workflow, found))
+            if not execution.history[place].after_retry:
+                raise execution.spoil(non_determinism(execution.run.workflow, found))
+            self._set_aside(place)
+            found = Fresh(None)
         self.asked += 1
         execution.operations += 1
         # Branches that began have to be replayed in any case, to learn what they have to undo.
         if isinstance(found, Fresh) and not (found.before is not None and kind in replay.GROUPS):
             self._check_may_begin()
         return found
+
+    def _set_aside(self, place: Place) -> None:
+        """What was recorded from here on followed a failure that a retry took back: the function goes another way
+        now. The records go with the next one that is written."""
+        behind = replay.from_here_on(self.execution.history, place)
+        for one in behind:
+            del self.execution.history[one]
+        self._aside.extend(behind)
 
     def _check_may_begin(self) -> None:
         """Leave where nothing new may begin."""

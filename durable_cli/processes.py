@@ -179,7 +179,7 @@ class _Running:
         self._given_up_at: float | None = None
         self._interrupted = self._timed_out = False
         self._left: BaseException | None = None
-        self._ctrl_c: list[float] = []
+        self._ctrl_c_at: float | None = None
         self._terminal: Terminal | None = None
 
     # -- beginning --
@@ -341,10 +341,13 @@ class _Running:
         """The terminal sent Ctrl-C to the command; the second within a moment is meant to end it."""
         if self._terminal is None:
             return  # it was us who sent the signal
-        now = time.monotonic()
-        if self._ctrl_c and now - self._ctrl_c[-1] < _TWICE_S:
+        if self._had_ctrl_c():
             self._group.signal(signal.SIGKILL)
-        self._ctrl_c.append(now)
+        self._ctrl_c_at = time.monotonic()
+
+    def _had_ctrl_c(self) -> bool:
+        """Was Ctrl-C typed just now? A program that uses it for something else (an interpreter) ends later."""
+        return self._ctrl_c_at is not None and time.monotonic() - self._ctrl_c_at < _TWICE_S
 
     def _drain(self) -> None:
         """What the command has written and we have not read."""
@@ -358,7 +361,7 @@ class _Running:
     def _ended(self) -> Ended:
         code = self._process.returncode
         by_signal = -code if code < 0 else None
-        if self._terminal is not None and code != 0 and (self._ctrl_c or by_signal == signal.SIGINT):
+        if self._terminal is not None and (by_signal == signal.SIGINT or (code != 0 and self._had_ctrl_c())):
             self._interrupted = True
             if os.getpgrp() != os.getpid():
                 os.killpg(os.getpgrp(), signal.SIGINT)  # the script that we are in would have got it too

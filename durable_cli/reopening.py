@@ -49,6 +49,7 @@ class _Reopening:
         self.reopened.add(place)
         if step is None or step.status is not StepStatus.FAILED:
             return
+        history.doubt_behind(self.tx, self.run, *place)
         if step.kind in GROUPS:
             self._open_group(step)
         elif step.kind in _AT_PLACE:

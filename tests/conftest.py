@@ -47,5 +47,8 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     """Ids that are the same in every process (pytest-xdist compares them): sets in order, no addresses."""
     if isinstance(val, set | frozenset):
         return ",".join(sorted(map(str, val)))[:60]
-    shown = repr(val)
+    try:
+        shown = repr(val)
+    except ValueError:  # an integer too long to be written
+        return type(val).__name__
     return re.sub(r" at 0x[0-9a-f]+", "", shown)[:60] if " at 0x" in shown else None

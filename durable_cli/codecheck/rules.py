@@ -46,7 +46,11 @@ RULES: Final = {
         Rule("swallow", "error", "catch StepFailed, or raise again: a bare `raise` at the end of the handler"),
         Rule("broad-except", "warning", "catch StepFailed: that is what a step which failed raises"),
         Rule("unordered", "error", "sorted(...) has the same order on every replay"),
-        Rule("concurrency", "error", "ctx.parallel, ctx.map and ctx.race do several things at once, replay-exact"),
+        Rule(
+            "concurrency",
+            "error",
+            "ctx.parallel, ctx.map and ctx.race; each branch uses its own context",
+        ),
         Rule("await", "error", "await it: without that it never happens"),
         Rule("no-steps", "warning", 'put the work into steps: ctx.run("name", function, ...)'),
         Rule("suppression", "warning", "# durable: ok RULE, with the id of a rule"),

@@ -23,9 +23,18 @@ _SET_TYPES: Final = frozenset(("set", "frozenset", "Set", "AbstractSet", "Mutabl
 
 
 class Scope:
-    """A function's names, and those of the functions around it. `context`: its parameters that are the context."""
+    """A function's names, and those of the functions around it. `context`: its parameters that are the context.
+    `branch`: it has a context of its own, and those around it are none that it may use (`foreign`)."""
 
-    def __init__(self, names: Names, function: Function, outer: Scope | None, context: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Names,
+        function: Function,
+        outer: Scope | None,
+        context: Iterable[str] = (),
+        *,
+        branch: bool = False,
+    ) -> None:
         self.names = names
         self.function = function
         self.outer = outer
@@ -33,6 +42,8 @@ class Scope:
         self.functions = functions_in(body_of(function))
         inherited = outer.context - self.locals if outer is not None else frozenset()
         self.context: frozenset[str] = inherited | frozenset(context)
+        around: frozenset[str] = outer.foreign - self.locals if outer is not None else frozenset()
+        self.foreign: frozenset[str] = inherited if branch else around
         self.values = dict(_assigned(body_of(function)))
         self.context |= {name for name, value in self.values.items() if self.is_context(value)}
         self._annotations = _annotations(function)

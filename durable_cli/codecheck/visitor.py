@@ -17,7 +17,7 @@ from durable_cli.codecheck.names import (
     parameters,
     rule_of_call,
 )
-from durable_cli.codecheck.scopes import Scope, arguments_of
+from durable_cli.codecheck.scopes import OPERATIONS, Scope, arguments_of
 from durable_cli.codecheck.steps import leaks, operations_in
 
 Report = Callable[[ast.AST, str, str], None]
@@ -67,7 +67,7 @@ class Walk:
         """Go through a function that is executed anew on every replay."""
         if not self._first(function, f"replay {sorted(context)} {branch}"):
             return
-        scope = Scope(self.names, function, outer, context)
+        scope = Scope(self.names, function, outer, context, branch=branch)
         visitor = _Replayed(self, scope, via)
         for statement in body_of(function):
             visitor.visit(statement)
@@ -192,6 +192,8 @@ class _Replayed(ast.NodeVisitor):
         self._environment(node)
         if not self.scope.is_context(node.value):
             self.visit(node.value)
+        elif node.attr in OPERATIONS:  # not called here, but by somebody
+            self.walk.passed_on = True
 
     def visit_Name(self, node: ast.Name) -> None:
         self._environment(node)
@@ -208,6 +210,7 @@ class _Replayed(ast.NodeVisitor):
     def _operation(self, node: ast.Call, operation: str) -> None:
         self.walk.operations += 1
         self._check_awaited(node, operation)
+        self._check_own(node, operation)
         rest = list(node.args)
         if operation in _NAMED and rest:
             with self._set(_in_name=True):
@@ -235,6 +238,12 @@ class _Replayed(ast.NodeVisitor):
             return
         if isinstance(self.scope.function, ast.AsyncFunctionDef) or id(node) in self._dropped:
             self._report(node, "await", f"ctx.{operation} is not awaited")
+
+    def _check_own(self, node: ast.Call, operation: str) -> None:
+        used = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if isinstance(used, ast.Name) and used.id in self.scope.foreign:
+            message = f"{used.id}.{operation} in a branch is an operation of the function around it, which is not over"
+            self._report(node, "concurrency", message)
 
     def _step(self, given: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
         found = self.scope.function_of(given)
@@ -297,6 +306,9 @@ class _Replayed(ast.NodeVisitor):
     # -- swallowing --
 
     def visit_Try(self, node: ast.Try) -> None:
+        self._visit_try(node)
+
+    def _visit_try(self, node: ast.Try | ast.TryStar) -> None:
         if self.scope.has_operation(own_nodes(node.body)):
             for handler in node.handlers:
                 if not any(isinstance(one, ast.Raise) for one in own_nodes(handler.body)):
@@ -305,6 +317,9 @@ class _Replayed(ast.NodeVisitor):
                 if isinstance(one, ast.Return):
                     self._report(one, "swallow", "`return` in `finally` swallows the exception that rests the run")
         self.generic_visit(node)
+
+    def visit_TryStar(self, node: ast.TryStar) -> None:
+        self._visit_try(node)
 
     def _check_caught(self, place: ast.AST, caught: ast.expr | None) -> None:
         named = caught.elts if isinstance(caught, ast.Tuple) else [caught]

@@ -50,9 +50,24 @@ def match(history: Mapping[Place, Step], place: Place, kind: str, name: str) -> 
 def left_over(history: Mapping[Place, Step], branch: str, asked: int) -> Mismatch | None:
     """The first recorded operation of `branch` that a function which ended after `asked` operations never reached."""
     step = history.get((branch, asked + 1))
-    if step is None:
+    if step is None or step.after_retry:
         return None
     return Mismatch(position((branch, asked + 1)), f"{step.kind} {step.name!r}", None)
+
+
+def from_here_on(history: Mapping[Place, Step], place: Place) -> list[Place]:
+    """The places recorded at `place` and after it on its branch, with all that happened inside of them."""
+    branch, seq = place
+
+    def is_behind(one: Place) -> bool:
+        at: Place | None = one
+        while at is not None:
+            if at[0] == branch:
+                return at[1] >= seq
+            at = parent_place(at[0])
+        return False
+
+    return [one for one in history if is_behind(one)]
 
 
 def child_branch(place: Place, name: str) -> str:

@@ -10,7 +10,7 @@ from durable_cli.store.database import Tx
 
 _COLUMNS = """
   branch, seq, kind, name, status, attempts, failures, started_at, finished_at, due_at, result, error, details,
-  child_id AS child_row, undo_order
+  child_id AS child_row, undo_order, after_retry
 """
 
 
@@ -38,6 +38,7 @@ def from_row(row: dict[str, Any]) -> Step:
     fields = dict(row)
     fields["status"] = StepStatus(row["status"])
     fields["error"] = error_from_text(row["error"])
+    fields["after_retry"] = bool(row["after_retry"])
     fields["details"] = None if row["details"] is None else json.loads(row["details"])
     return Step(**fields)
 
@@ -179,3 +180,23 @@ ORDER BY s.started_at, r.id
 def questions(tx: Tx, run: str | None) -> list[dict[str, Any]]:
     """The waits for a person's answer that have none yet."""
     return tx.rows(_QUESTIONS, run=run)
+
+
+def doubt_behind(tx: Tx, run: int, branch: str, seq: int) -> None:
+    """What was recorded behind this operation on its branch followed its failure, which a retry takes back."""
+    tx.change(
+        "UPDATE durable_steps SET after_retry = 1 WHERE run_id = :run AND branch = :branch AND seq > :seq",
+        run=run,
+        branch=branch,
+        seq=seq,
+    )
+
+
+def set_aside(tx: Tx, run: int, branch: str, seq: int) -> None:
+    """The record of an operation that the function, after a retry, no longer comes to goes."""
+    tx.change(
+        "DELETE FROM durable_steps WHERE run_id = :run AND branch = :branch AND seq = :seq",
+        run=run,
+        branch=branch,
+        seq=seq,
+    )

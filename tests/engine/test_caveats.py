@@ -181,6 +181,11 @@ def branches(world: World) -> None:
     assert right == ["page left", "page right"]
 
 
+def wrong_context(world: World) -> None:
+    """The operation that the branches belong to is not over."""
+    assert both(world, "The wrong context in a branch") == ("ConcurrentOperation", ["page a", "page b"])
+
+
 def threads(world: World) -> None:
     """Two operations at once on one context."""
     refused = threading.Event()
@@ -277,6 +282,7 @@ SECTIONS: dict[str, Callable[[World], None]] = {
     "A bare `except:` around operations": bare_except,
     "No step": no_step,
     "Variables shared by branches": branches,
+    "The wrong context in a branch": wrong_context,
     "Threads": threads,
     "`asyncio.gather`": gather,
     "An operation that is not awaited": not_awaited,

@@ -135,6 +135,10 @@ WRONG = [
     ("unordered", "ctx.map('m', step, set(x))"),
     ("unordered", "d = dict.fromkeys(set(x))\nfor a in d.keys(): ctx.run(a, step)"),
     ("unordered", "ctx.parallel({a: lambda c: c.now() for a in set(x)})"),
+    ("swallow", "try:\n    ctx.sleep('a', 1)\nexcept* BaseException: pass"),
+    ("concurrency", "ctx.parallel({'a': lambda c: ctx.run('a', step)})"),
+    ("concurrency", "def left(c):\n    def part():\n        ctx.now()\n    part()\nctx.race({'a': left})"),
+    ("nested", "ctx.parallel({'a': lambda c: c.run('a', lambda: ctx.now())})"),
     ("concurrency", "t = threading.Thread(target=step)"),
     ("concurrency", "with ThreadPoolExecutor() as pool: pool.map(step, x)"),
 ]
@@ -186,6 +190,9 @@ RIGHT = [
     "x.replace('a', 'b').rename(1)",
     "class Local:\n    at = 1\nctx.run('a', step)",
     "ctx.shell('ls', ['ls'])\nctx.http('get', 'GET', 'http://x')",
+    "ctx.parallel({'a': lambda ctx: ctx.run('a', step)})",
+    "ctx.parallel({'a': lambda c: c.parallel({'b': lambda d: d.now()})})",
+    "operation = ctx.run\noperation('a', step)",
     "ctx.wait_for_event('e', timeout='1h', default=None)\nctx.wait_for_input('i')",
 ]
 

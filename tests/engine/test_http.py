@@ -51,7 +51,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(answer)
 
-        do_GET = do_POST = do_DELETE = _any  # noqa: N815
+        do_GET = do_POST = do_DELETE = _any
 
         def log_message(self, *_: object) -> None:
             pass

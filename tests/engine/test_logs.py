@@ -63,7 +63,7 @@ def test_a_replay_does_not_keep_things_twice(durable: Durable) -> None:
         print("one")
         await ctx.run("a", lambda: None)
         print("two")
-        ctx.sleep("nap", "2s")
+        await ctx.sleep("nap", "2s")
         print("three")
         await ctx.run("b", lambda: None)
         print("four")

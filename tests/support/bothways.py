@@ -12,7 +12,7 @@ from durable_cli.definition import WorkflowFunction
 KINDS: Final = ("plain", "async")
 Body = Callable[..., Awaitable[Any]]
 _OPERATIONS: Final = frozenset(
-    name for name, found in vars(AsyncContext).items() if inspect.iscoroutinefunction(found) and name[0] != "_"
+    name for name, found in inspect.getmembers(AsyncContext, inspect.iscoroutinefunction) if name[0] != "_"
 )
 
 

@@ -1,0 +1,572 @@
+"""A Hypothesis state machine: the real engine on a real file, beside `keymodel`, on keys and all that moves them.
+
+Two processes (in one: their liveness is told by hand, so that they can die at any moment) start runs in every mode,
+execute them turn by turn, and do to runs whatever people may. After each rule the whole file is compared with the
+model: every run with status, key, input, due time and owner; every row of activity in its order. What must always be
+true is asked of the file besides, whatever the model says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keymodel
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from keymodel import Model, unfinished
+
+from durable_cli import Context, Debounce, Durable, KeyTaken, Retry, definition, foreground, workflow
+from durable_cli.core import lifecycle
+from durable_cli.errors import AlreadyFinished, NoKey, NotFinished, NotResumable, NotRetryable
+from durable_cli.foreground import Execution
+from durable_cli.model import Claim
+from durable_cli.runner import Ended, Gone, take_turn
+from durable_cli.testing import Clock
+from durable_cli.worker import Worker
+
+SEEN: Counter[str] = Counter()
+"""What has happened over all examples: rules, and the model's branches."""
+_MEMORY = Path("/dev/shm")
+KEYS = ("a", "b")
+POLICIES = ("use_existing", "error", "cancel_existing", "run_again", "send_event:poke")
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {"reuse": "after_close", "period": None, "cap": None, "timeout": None, "merge": False},
+    "proud": {"reuse": "after_failure", "period": None, "cap": None, "timeout": 60_000, "merge": True},
+    "once": {"reuse": "never", "period": None, "cap": None, "timeout": 60_000, "merge": False},
+    "burst": {"reuse": "after_close", "period": 30_000, "cap": 70_000, "timeout": 60_000, "merge": False},
+    "endless": {"reuse": "after_failure", "period": 30_000, "cap": None, "timeout": None, "merge": True},
+}
+
+
+class Boom(Exception):
+    """What a step raises that is told to fail."""
+
+
+class Script:
+    """What the steps of the turn that is under way do."""
+
+    act = "nap"
+    undo = True
+
+    def next(self) -> str:
+        """The next act, once; after it the function takes a nap."""
+        act, self.act = self.act, "nap"
+        if act == "fail":
+            raise Boom
+        return act
+
+    def undone(self, _: object) -> None:
+        if not self.undo:
+            raise Boom
+
+
+SCRIPT = Script()
+
+
+def body(ctx: Context, value: int) -> int:
+    """Does what the script says, as long as it says something."""
+    reserved = False
+    while True:
+        act = ctx.run("act", SCRIPT.next)
+        if act == "undoable" and not reserved:
+            reserved = True
+            again = Retry(max_attempts=2, base=keymodel.UNDO_AGAIN_MS / 1000, jitter=0)
+            ctx.run("reserve", int, compensate=SCRIPT.undone, compensate_retry=again)
+        elif act == "event":
+            ctx.wait_for_event("poke")
+        elif act == "complete":
+            return value
+        else:
+            ctx.sleep("nap", keymodel.NAP_MS / 1000)
+
+
+def define(name: str) -> Any:
+    """The workflow of one line of RULES."""
+    rules = RULES[name]
+    wait = rules["period"]
+    debounce = None if wait is None else Debounce(wait / 1000, None if rules["cap"] is None else rules["cap"] / 1000)
+
+    @workflow(
+        name=name,
+        reuse=rules["reuse"],
+        debounce=debounce,
+        timeout=None if rules["timeout"] is None else rules["timeout"] / 1000,
+        merge=(lambda old, new: old + 1000 + new) if rules["merge"] else None,
+    )
+    def flow(ctx: Context, value: int) -> int:
+        return body(ctx, value)
+
+    return flow
+
+
+class Hands:
+    """Liveness told by hand, for all processes of an example."""
+
+    def __init__(self) -> None:
+        self.living: set[int] = set()
+
+    def hold(self, owner_id: int) -> None:
+        self.living.add(owner_id)
+
+    def release(self, owner_id: int) -> None:
+        self.living.discard(owner_id)
+
+    def alive(self, owner_id: int) -> bool:
+        return owner_id in self.living
+
+    def pid(self, owner_id: int) -> int | None:
+        return 1 if owner_id in self.living else None
+
+    def reassert(self) -> list[int]:
+        return []
+
+
+class Ids:
+    """Ids in their order, and which one comes next."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return self.coming(0)
+
+    def coming(self, ahead: int = 1) -> str:
+        return f"r{self.count + ahead:09d}"
+
+
+class Process:
+    """One of the processes: its library, its claims, and which incarnation it is."""
+
+    def __init__(self, number: int, path: Path, clock: Clock, hands: Hands, ids: Ids) -> None:
+        self.number = number
+        self.lives = 0
+        self.durable = Durable(path, clock=clock, liveness=hands, ids=ids, sleep=clock.sleep)
+        self.claims: dict[str, Claim] = {}
+        self.stale: list[Claim] = []
+
+    @property
+    def engine(self) -> Any:
+        return self.durable._engine
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}.{self.lives}"
+
+
+@contextlib.contextmanager
+def claims_kept(process: Process) -> Iterator[None]:
+    """What `durable run` would execute now is only claimed: the machine executes it, when it likes."""
+
+    def keep(
+        engine: Any, _: Any, claim: Claim, result: Any, watch: Any, *, ended: bool
+    ) -> Execution:
+        process.claims[claim.run_id] = claim
+        run = process.durable.run(result.run_id if result else claim.run_id)
+        return Execution(result, run, executed=True)
+
+    real = foreground._execute_claim
+    foreground._execute_claim = keep
+    try:
+        yield
+    finally:
+        foreground._execute_claim = real
+
+
+class KeyMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        SEEN["examples"] += 1
+        self.folder = tempfile.mkdtemp(prefix="keys-", dir=_MEMORY if _MEMORY.is_dir() else None)
+        self.clock, self.ids, hands = Clock(), Ids(), Hands()
+        self.hands = hands
+        self._crashes, lifecycle.MAX_CRASHES = lifecycle.MAX_CRASHES, keymodel.MAX_CRASHES  # type: ignore[misc]
+        self.flows = {name: define(name) for name in RULES}
+        path = Path(self.folder) / "durable.db"
+        self.processes = [Process(number, path, self.clock, hands, self.ids) for number in range(2)]
+        self.model = Model(RULES, self.clock.now)
+        self.owners: dict[int, str] = {}
+        self.heard: list[str] = []
+        for process in self.processes:
+            process.durable.on("key.duplicate", lambda event, fields: self.heard.append(fields["outcome"]))
+        self.starts = self.created = self.pruned = 0
+
+    def teardown(self) -> None:
+        SEEN.update(self.model.seen)
+        lifecycle.MAX_CRASHES = self._crashes  # type: ignore[misc]
+        try:
+            assert self.processes[0].durable.check() == []
+            self._stats()
+        finally:
+            for process in self.processes:
+                process.engine.database.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            for name in RULES:
+                definition.forget(name)
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    starts_of = {
+        "name": st.sampled_from(tuple(RULES)),
+        "key": st.sampled_from((*KEYS, *KEYS, *KEYS, *KEYS, None)),
+        "value": st.integers(0, 3),
+        "policy": st.sampled_from(POLICIES),
+        "who": st.integers(0, 1),
+    }
+
+    @rule(**starts_of, delay=st.sampled_from((None, None, None, 15, 45)), again=st.booleans())
+    def start(self, name: str, key: str | None, value: int, policy: str, who: int, delay: int | None, again: bool) -> None:
+        for _ in range(2 if again else 1):  # a burst: so much happens on keys that are busy
+            self._start(name, key, value, policy, who, delay)
+            value += 1
+
+    def _start(self, name: str, key: str | None, value: int, policy: str, who: int, delay: int | None) -> None:
+        if name == "once" and policy == "run_again":
+            return  # refused at the door, whatever the key: tests/engine/test_start.py
+        new = self.ids.coming()
+        at = None if delay is None else delay * 1000
+        wanted = self.model.start(new, name, key, value, policy, delay=at)
+        process = self.processes[who]
+        try:
+            answer = process.durable.start(
+                self.flows[name], value, key=key, on_duplicate=policy, delay=delay
+            )
+            got = str(answer.outcome), answer.run_id
+        except KeyTaken as taken:
+            got = "taken", taken.holder_id
+        self._answered(got, wanted[:2])
+
+    @rule(**starts_of)
+    def execute(self, name: str, key: str | None, value: int, policy: str, who: int) -> None:
+        if name == "once" and policy == "run_again":
+            return
+        process = self.processes[who]
+        self._alive(process)
+        wanted = self.model.start(self.ids.coming(), name, key, value, policy, by=process.name)
+        before = dict(process.claims)
+        try:
+            with claims_kept(process):
+                answer = process.durable.execute(self.flows[name], value, key=key, on_duplicate=policy)
+            assert answer.start is not None
+            got = str(answer.start.outcome), answer.start.run_id
+        except KeyTaken as taken:
+            got = "taken", taken.holder_id
+        self._answered(got, wanted[:2])
+        assert (process.claims != before) == wanted[2], f"claimed: {process.claims}, wanted: {wanted}"
+
+    def _answered(self, got: tuple[str, str], wanted: tuple[str, str]) -> None:
+        SEEN["starts"] += 1
+        SEEN[f"answered {got[0]}"] += 1
+        self.starts += 1
+        self.created += got[0] == "created"
+        assert got == wanted
+        assert self.processes[0].durable.run(got[1]).id == got[1], "the answer names a run that is there"
+
+    # -- executing ---------------------------------------------------------------------------------------------------
+
+    def _some(self, number: int, wanted: Any = lambda run: True) -> Any:
+        """One of the model's runs, the newest first."""
+        found = [run for run in reversed(self.model.runs.values()) if wanted(run)]
+        return found[number % len(found)] if found else None
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5), due=st.sampled_from((True, True, True, False)))
+    def claim(self, who: int, number: int, due: bool) -> None:
+        """`durable resume`: look after the run, then take it if that may be."""
+        claimable = self.model.claimable() | {
+            run["id"] for run in self.model.runs.values() if run["owner"] in self.model.dead
+        }
+        run = self._some(number, lambda run: run["id"] in claimable or not due)
+        if run is None:
+            return
+        process = self.processes[who]
+        self._alive(process)
+        was = unfinished(run)
+        self.model.look_after(run)
+        try:
+            with claims_kept(process):
+                execution = process.durable.resume(run["id"])
+        except NotResumable:
+            assert run["id"] not in self.model.claimable()
+            return
+        if not unfinished(run):
+            assert was and execution.run.status == run["status"], "it has ended instead"
+            return
+        assert run["id"] in self.model.claimable()
+        self.model.begin(run, process.name)
+        SEEN["claimed"] += 1
+
+    @rule(
+        who=st.integers(0, 1),
+        number=st.integers(0, 3),
+        act=st.sampled_from(("complete", "complete", "fail", "fail", "nap", "event", "undoable", "undoable")),
+        undo=st.booleans(),
+        stays=st.booleans(),
+    )
+    def turn(self, who: int, number: int, act: str, undo: bool, stays: bool) -> None:
+        """An owner executes one of its runs until it rests or ends."""
+        process = self.processes[who]
+        mine = [claim for claim in process.claims.values() if self.model.runs[claim.run_id]["owner"] == process.name]
+        if not mine:
+            return
+        claim = mine[-1 - number % len(mine)]
+        run = self.model.runs[claim.run_id]
+        if run["status"] in ("pending", "waiting") or run["due"] is not None:
+            if run["due"] is None or run["due"] > self.clock.now:
+                return  # it stays by it
+            assert process.engine.go_on(claim) == self.model.go_on(run)
+            if claim.epoch == 0:
+                claim = Claim(claim.row_id, claim.run_id, claim.owner_id, 1)
+        SCRIPT.act, SCRIPT.undo = act, undo
+        flow = self.flows[run["workflow"]].definition
+        turn = take_turn(process.engine, claim, flow, stay=stays)
+        heir = self.model.turn(run, act, undo=undo, stays=stays)
+        SEEN["turns"] += 1
+        del process.claims[claim.run_id]
+        if isinstance(turn, Ended):
+            assert str(turn.status) == run["status"]
+            assert (turn.promoted.run_id if turn.promoted else None) == heir
+            if turn.promoted is not None:
+                process.claims[turn.promoted.run_id] = turn.promoted
+        elif stays:
+            process.claims[claim.run_id] = getattr(turn, "claim", claim)
+        process.stale.append(claim)
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5), act=st.sampled_from(("complete", "fail", "nap")))
+    def late_work(self, who: int, number: int, act: str) -> None:
+        """A process that was suspended wakes up late and goes on with a run that is not its own any more."""
+        process = self.processes[who]
+        stale = [
+            claim
+            for claim in process.stale + list(process.claims.values())
+            if (run := self.model.runs.get(claim.run_id)) is None or run["owner"] != process.name
+        ]
+        if not stale:
+            return
+        claim = stale[-1 - number % len(stale)]
+        SCRIPT.act = act
+        flow = next(iter(self.flows.values()))
+        assert isinstance(take_turn(process.engine, claim, flow.definition), Gone)
+        assert not process.engine.go_on(claim)
+        SEEN["late work came to nothing"] += 1
+
+    @rule(who=st.integers(0, 1))
+    def crash(self, who: int) -> None:
+        """kill -9: its lock is gone, and nothing else happens."""
+        process = self.processes[who]
+        if process.engine._owner is None:
+            return
+        self.hands.living.discard(process.engine._owner[1])
+        self.model.dead.add(process.name)
+        SEEN["crashed"] += any(run["owner"] == process.name for run in self.model.runs.values())
+        process.lives += 1
+        process.engine._owner = None
+        process.stale += process.claims.values()
+        process.claims = {}
+
+    @rule(who=st.integers(0, 1), kind=st.sampled_from(("worker", "run")))
+    def become(self, who: int, kind: str) -> None:
+        """A worker is there, or stops being one: whoever promotes a run leaves it to a live worker."""
+        process = self.processes[who]
+        process.engine.become(kind)
+        self._alive(process)
+        if kind == "worker":
+            self.model.workers.add(process.name)
+        else:
+            self.model.workers.discard(process.name)
+
+    def _alive(self, process: Process) -> None:
+        """The process is an owner from now on, and known by its name."""
+        self.owners[process.engine.write_as_owner(lambda tx, owner_id: owner_id)] = process.name
+
+    @rule(who=st.integers(0, 1))
+    def sweep(self, who: int) -> None:
+        """What a worker does before it claims: orphans, then runs whose time is over."""
+        runs = self.model.runs.values()
+        orphans = [run for run in runs if run["owner"] in self.model.dead]
+        overdue = [run for run in runs if run["owner"] is None and run["status"] != "compensating"]
+        overdue = [run for run in overdue if run["deadline"] is not None and run["deadline"] <= self.clock.now]
+        for run in orphans:
+            self.model._reap(run)
+        for run in sorted(overdue, key=lambda run: run["deadline"]):
+            self.model._overdue(run)
+        Worker(self.processes[who].engine, concurrency=0).sweep()
+
+    @rule(seconds=st.sampled_from((1, 10, 15, 25, 31, 61, 100)))
+    def time_passes(self, seconds: int) -> None:
+        self.clock.advance(seconds * 1000)
+        self.model.now = self.clock.now
+
+    @precondition(lambda self: len(self.model.runs) > 3)
+    @rule()
+    def weeks_pass(self) -> None:
+        self.time_passes(8 * 86_400)
+
+    # -- what people do ----------------------------------------------------------------------------------------------
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5))
+    def cancel(self, who: int, number: int) -> None:
+        run = self._some(number)
+        if run is None:
+            return
+        answer = self.processes[who].durable.cancel(run["id"])
+        assert bool(answer.cancelled) == self.model.cancel(run)
+        assert answer.status == run["status"]
+
+    @rule(who=st.integers(0, 1), name=st.sampled_from(tuple(RULES)), key=st.sampled_from(KEYS))
+    def cancel_by_key(self, who: int, name: str, key: str) -> None:
+        of_key = self.model._of(name, key)
+        run = self.model.holder(name, key) or (of_key[-1] if of_key else None)
+        answer = self.processes[who].durable.cancel(key=key, workflow=name)
+        assert answer.run_id == (run and run["id"])
+        assert bool(answer.cancelled) == (run is not None and self.model.cancel(run))
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5), ended=st.sampled_from((True, True, True, False)))
+    def retry(self, who: int, number: int, ended: bool) -> None:
+        run = self._some(number, lambda run: not ended or run["status"] in ("failed", "cancelled"))
+        if run is None:
+            return
+        wanted = self.model.retry(run)
+        try:
+            assert self.processes[who].durable.retry(run["id"]).id == run["id"]
+            got = "ok"
+        except NotRetryable:
+            got = "status"
+        except KeyTaken as taken:
+            got = taken.holder_id
+        assert got == wanted
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5), ended=st.sampled_from((True, True, True, False)))
+    def rerun(self, who: int, number: int, ended: bool) -> None:
+        run = self._some(number, lambda run: not ended or not unfinished(run))
+        if run is None:
+            return
+        wanted = self.model.rerun(self.ids.coming(), run)
+        try:
+            answer = self.processes[who].durable.rerun(run["id"])
+            got = str(answer.outcome), answer.run_id
+        except NotFinished:
+            assert wanted[0] == "unfinished"
+            return
+        except KeyTaken as taken:
+            got = "taken", taken.holder_id
+        self._answered(got, wanted)
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5), ended=st.sampled_from((True, True, True, False)))
+    def release(self, who: int, number: int, ended: bool) -> None:
+        run = self._some(number, lambda run: not ended or (run["holds"] and not unfinished(run)))
+        if run is None:
+            return
+        wanted = self.model.release(run)
+        try:
+            self.processes[who].durable.release_key(run["id"], by="me")
+            got = "ok"
+        except NotFinished:
+            got = "unfinished"
+        except NoKey:
+            got = "no key"
+        assert got == wanted
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 5))
+    def send_event(self, who: int, number: int) -> None:
+        run = self._some(number)
+        if run is None:
+            return
+        sent = self.model.send_event(run)
+        try:
+            self.processes[who].durable.send_event(run["id"], "poke", 1)
+            assert sent
+        except AlreadyFinished:
+            assert not sent
+
+    @rule(who=st.integers(0, 1), seconds=st.sampled_from((10, 50, 50, 86_400)))
+    def prune(self, who: int, seconds: int) -> None:
+        durable = self.processes[who].durable
+        duplicates = sum(row["kind"] == "key_duplicate" for row in self.model.told)
+        would = durable.prune(older_than=seconds, dry_run=True)
+        done = durable.prune(older_than=seconds)
+        wanted = self.model.prune(seconds * 1000)
+        for report in (would, done):
+            assert (report.runs, report.keys_freed, report.never_keys_freed) == wanted
+        self.pruned += duplicates - sum(row["kind"] == "key_duplicate" for row in self.model.told)
+        for process in self.processes:
+            process.claims = {run: claim for run, claim in process.claims.items() if run in self.model.runs}
+
+    # -- what has to be true after each rule -------------------------------------------------------------------------
+
+    @invariant()
+    def the_file_is_as_the_model_says(self) -> None:
+        SEEN["rules"] += 1
+        if not self.processes[0].durable.path.exists():
+            return
+        durable = self.processes[0].durable
+        runs = list(reversed(durable.runs()))
+        self._promises(runs)
+        for run in runs:
+            wanted = self.model.runs.get(run.id)
+            assert wanted is not None, f"run {run.id} should not be there"
+            got = {
+                "key": run.key,
+                "holds": run.holds_key,
+                "behind": run.runs_after_id,
+                "status": str(run.status),
+                "input": int(run.input),
+                "due": run.due_at,
+                "deadline": run.deadline_at,
+                "owner": None if run.owner is None else self.owners[run.owner.id],
+                "begun": run.epoch > 0,
+                "crashes": run.crashes if unfinished(wanted) else wanted["crashes"],
+            }
+            assert got == {name: wanted[name] for name in got}, f"run {run.id}"
+        assert [run.id for run in runs] == list(self.model.runs)
+        told = [
+            {"at": row.at, "kind": row.kind, "workflow": row.workflow, "key": row.key, "run": row.run_id}
+            | {"details": row.details}
+            for row in reversed(durable.activity())
+        ]
+        assert told == self.model.told
+        duplicates = sum(row["kind"] == "key_duplicate" for row in told) + self.pruned
+        assert len(self.heard) == duplicates, "every row was told to the listeners"
+        assert self.starts == self.created + duplicates, "each start is a created run or a duplicate that is told"
+
+    def _promises(self, runs: list[Any]) -> None:
+        """SPEC 3, of the file alone."""
+        held, behind = set(), set()
+        by_id = {run.id: run for run in runs}
+        for run in runs:
+            place = run.workflow, run.key
+            if run.holds_key:
+                assert place not in held, f"two runs hold {place}"
+                held.add(place)
+            if run.runs_after_id is not None:
+                assert place not in behind, f"two runs wait for {place}"
+                behind.add(place)
+                ahead = by_id[run.runs_after_id]
+                assert ahead.holds_key and not ahead.finished, f"run {run.id} waits behind one that is over"
+                assert (ahead.workflow, ahead.key) == place
+            if run.key is not None and not run.finished:
+                assert run.holds_key != (run.runs_after_id is not None), f"run {run.id} neither holds nor waits"
+            if run.error is not None and run.error.type == "Replaced":
+                wanted = self.model.runs[run.id]["error"]
+                assert wanted is not None and wanted in run.error.message, "the replaced run names its replacer"
+
+    def _stats(self) -> None:
+        durable = self.processes[0].durable
+        if not durable.path.exists():
+            return
+        stats = durable.stats()
+        counts = Counter(run["status"] for run in self.model.runs.values())
+        assert {status: n for status, n in stats.runs.items() if n} == dict(counts)
+        assert stats.held == sum(run["holds"] for run in self.model.runs.values())
+        told = [row["details"] for row in self.model.told if row["kind"] == "key_duplicate"]
+        assert {name: n for name, n in stats.readds.items() if n} == dict(Counter(row["outcome"] for row in told))
+        dropped = [row for row in told if row["outcome"] in ("use_existing", "error") and row["input_changed"]]
+        assert stats.dropped_inputs == len(dropped)
+        assert stats.handoffs == sum(row["kind"] == "key_handed_off" for row in self.model.told)
