@@ -172,7 +172,8 @@ class Changer(Reader):
         that is no JSON).
         """
         found = self.run(run)
-        return self._deliver(found, "event", check_step_name(name), codec(Any).accept(payload, place="payload"), buffer)
+        text = codec(Any).accept(payload, place="payload", limit=self._engine.max_value_bytes)
+        return self._deliver(found, "event", check_step_name(name), text, buffer)
 
     def provide_input(self, run: str, name: str, value: object) -> Run:
         """Answer what a run asks a person (`ctx.wait_for_input`). Raises RunNotFound, NotWaiting, InvalidInput."""

@@ -90,6 +90,7 @@ def _request(
         key=key,
         on_duplicate=on_duplicate,
         parent=execution.run.row_id,
+        limit=execution.engine.max_value_bytes,
     )
 
 

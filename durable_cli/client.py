@@ -29,7 +29,8 @@ from durable_cli.store.database import Tx
 from durable_cli.timetable import Timetable
 
 if TYPE_CHECKING:
-    from durable_cli.worker import Counts, Due, Worker
+    from durable_cli.outlook import Due
+    from durable_cli.worker import Counts, Worker
 
 
 
@@ -160,6 +161,7 @@ class Durable(Timetable):
             timeout_ms=parse_timeout(timeout),
             at=at,
             moved=moved,
+            limit=self._engine.max_value_bytes,
         )
 
     # -- going on ------------------------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ class Durable(Timetable):
 
     def due(self) -> Due:
         """What `tick` would do now: orphaned, overdue and due runs, by their ids. Writes nothing."""
-        from durable_cli.worker import look
+        from durable_cli.outlook import look
 
         return look(self._engine)
 

@@ -32,7 +32,7 @@ from durable_cli.errors import AlreadyDefined, InvalidDefinition, InvalidInput, 
 from durable_cli.keyrules import Cel, KeyRule, derive, key_rule, plain_of
 from durable_cli.model import Location, OnDuplicate, Policies, Reuse, StartResult, Workflow
 from durable_cli.places import locate, same_place
-from durable_cli.values import Codec, codec, resolve
+from durable_cli.values import MAX_VALUE_BYTES, Codec, codec, resolve
 
 __all__ = [
     "UNSET",
@@ -106,7 +106,7 @@ class Definition:
             return None
         return derive(self.key_rule, self.name, self.input.load(input), plain_of(input))
 
-    def merge_inputs(self, old: str, new: str) -> str:
+    def merge_inputs(self, old: str, new: str, *, limit: int = MAX_VALUE_BYTES) -> str:
         """What runs where a newer input would replace an older one: `merge=` of the two, validated. InvalidInput."""
         if self.merge is None:
             return new
@@ -116,7 +116,7 @@ class Definition:
             raise InvalidInput(
                 f"merge= of workflow {self.name!r} failed, and nothing was started: {type(error).__name__}: {error}"
             ) from None
-        return self.input.accept(merged, place="the merged input")
+        return self.input.accept(merged, place="the merged input", limit=limit)
 
     @property
     def takes_input(self) -> bool:
@@ -154,7 +154,7 @@ class Definition:
     def _annotation(self, name: str) -> object:
         return self.resolved[name] if name in self.resolved else resolve(self.function, name)
 
-    def accept_input(self, value: object = UNSET) -> str:
+    def accept_input(self, value: object = UNSET, *, limit: int = MAX_VALUE_BYTES) -> str:
         """An input as given, validated, as the JSON text to store. Absent: the parameter's default, else null.
 
         `InvalidInput` when it does not fit.
@@ -168,11 +168,11 @@ class Definition:
             )
         if value is UNSET and self.default is not UNSET:
             try:
-                return self.input.accept(self.default, place="the default")
+                return self.input.accept(self.default, place="the default", limit=limit)
             except InvalidInput as problem:
                 raise InvalidDefinition(f"workflow {self.name!r} ({self.place}): {problem.message}") from None
         try:
-            return self.input.accept(None if value is UNSET else value)
+            return self.input.accept(None if value is UNSET else value, limit=limit)
         except InvalidInput as problem:
             if value is UNSET:
                 raise InvalidInput(f"workflow {self.name!r} needs an input: {problem.message}") from None

@@ -23,6 +23,7 @@ from durable_cli.owners import Liveness
 from durable_cli.store import history, process, runs, transitions, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Database, Tx
+from durable_cli.values import MAX_VALUE_BYTES
 
 T = TypeVar("T")
 
@@ -55,7 +56,9 @@ class Engine:
         ids: Callable[[], str] | None = None,
         sleep: Callable[[float], None] | None = None,
         dice: Callable[[], float] | None = None,
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
+        self.max_value_bytes = max_value_bytes
         self.now = clock or wall_clock
         self.new_id = ids or random_id
         self.dice = dice or random.random

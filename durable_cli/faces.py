@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
 from durable_cli.errors import StepTimeout, UsageError
-from durable_cli.execution import Face, TimedOut
+from durable_cli.execution import Face, Stop, TimedOut
 from durable_cli.operations import Operations, current_branch, drive
 
 if TYPE_CHECKING:
@@ -195,8 +195,20 @@ def shared_loop() -> Iterator[None]:
         yield
     finally:
         _loop = None
-        loop.call_soon_threadsafe(loop.stop)
+        asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
         thread.join(1.0)
+
+
+async def _cancel_all() -> None:
+    """Cancel what the loop still does, and stop it."""
+    import asyncio
+
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=1.0)
+    asyncio.get_running_loop().stop()
 
 
 def run_async(make: Callable[[], Awaitable[T]]) -> T:
@@ -204,6 +216,7 @@ def run_async(make: Callable[[], Awaitable[T]]) -> T:
     (a step or a notebook that executes a workflow) it gets a thread too.
     """
     import asyncio
+    import concurrent.futures
 
     async def main() -> T:
         return await _unless_cancelled(make())
@@ -214,9 +227,16 @@ def run_async(make: Callable[[], Awaitable[T]]) -> T:
         pass
     else:
         return cast("T", _in_thread(lambda: asyncio.run(main()), None)[1])
-    if _loop is None:
+    loop = _loop
+    if loop is None:
         return asyncio.run(main())
-    return asyncio.run_coroutine_threadsafe(main(), _loop).result()
+    future = asyncio.run_coroutine_threadsafe(main(), loop)
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        if future.cancelled():  # by the end of the shared loop
+            raise Stop() from None
+        raise
 
 
 async def _unless_cancelled(code: Awaitable[T]) -> T:

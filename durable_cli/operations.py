@@ -161,7 +161,7 @@ class Operations:
         with self.entered(kind, kind) as found:
             if isinstance(found, Recorded):
                 return self.replayed(found.step, values)
-            text = values.dump(make())
+            text = values.dump(make(), limit=self.execution.engine.max_value_bytes)
             await self.record(self.row(kind, kind, StepStatus.COMPLETED, result=text))
             return values.load(text)
 
@@ -208,7 +208,7 @@ class Operations:
             result = await execution.face.call(function, args, kwargs, options.timeout_ms)
             if execution.poison is not None:
                 raise execution.poison  # the step swallowed it: what it gives is not to be recorded
-            text = values.dump(result)
+            text = values.dump(result, limit=execution.engine.max_value_bytes)
         except (Exception, SystemExit) as error:
             inside.abandoned = True
             await self._flush()

@@ -93,6 +93,7 @@ def _request_of(engine: Engine, definition: Definition, item: Mapping[str, Any],
         timeout_ms=None if timeout is None else parse_duration(timeout),
         at=later_moment(item.get("at"), item.get("delay"), engine.now()),
         moved=moved,
+        limit=engine.max_value_bytes,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from durable_cli import foreground, lookup
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
-from durable_cli.errors import UsageError
+from durable_cli.errors import InvalidConfig, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.lookup import KeyDetails
 from durable_cli.model import (
@@ -27,7 +27,8 @@ from durable_cli.model import (
 )
 from durable_cli.owners import Liveness
 from durable_cli.store import checks, logs, reports, runs, workflows
-from durable_cli.store.database import Tx
+from durable_cli.store.database import Backup, Tx
+from durable_cli.values import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     pass
@@ -45,6 +46,20 @@ def default_path() -> Path:
     return Path(data).expanduser() / "durable" / "durable.db"
 
 
+_MOST_VALUE_BYTES = 16 << 20
+
+
+def _value_limit(given: int | None) -> int:
+    """The largest input, result or event in bytes of JSON: as given, else DURABLE_MAX_VALUE_BYTES, else 1 MiB."""
+    text = os.environ.get("DURABLE_MAX_VALUE_BYTES") if given is None else str(given)
+    if not text:
+        return MAX_VALUE_BYTES
+    if not text.isascii() or not text.isdigit() or not 1024 <= int(text) <= _MOST_VALUE_BYTES:
+        name = "DURABLE_MAX_VALUE_BYTES" if given is None else "max_value_bytes"
+        raise InvalidConfig(f"{name}={text}: it is a number of bytes from 1024 to {_MOST_VALUE_BYTES}")
+    return int(text)
+
+
 class Reader:
     """A durable file, to look at."""
 
@@ -58,6 +73,7 @@ class Reader:
         ids: Callable[[], str] | None = None,
         sleep: Callable[[float], None] | None = None,
         dice: Callable[[], float] | None = None,
+        max_value_bytes: int | None = None,
         create: bool = True,
     ) -> None:
         self._engine = Engine(
@@ -69,6 +85,7 @@ class Reader:
             ids=ids,
             sleep=sleep,
             dice=dice,
+            max_value_bytes=_value_limit(max_value_bytes),
         )
 
     @property
@@ -207,6 +224,14 @@ class Reader:
     def check(self) -> list[str]:
         """What is wrong with the file: integrity, references, the invariants of keys. Empty: nothing."""
         return self._read(checks.check)
+
+    def backup(self, path: str | os.PathLike[str]) -> Backup:
+        """Copy the file, as it is at this moment, to a new file, 0600 and on disk when this returns.
+
+        Workers go on meanwhile. The copy is checked whole before it gets its name. Raises UsageError (something is
+        there already), NotFound (no such directory), DiskFull, DatabaseCorrupt.
+        """
+        return self._engine.database.back_up(Path(path))
 
     def _read(self, question: Callable[[Tx], T]) -> T:
         return self._engine.database.read(question)

@@ -12,6 +12,7 @@ from durable_cli.core.policies import check_policies, parse_on_duplicate
 from durable_cli.definition import Definition
 from durable_cli.errors import KeyContended, WorkflowMoved
 from durable_cli.model import Location, OnDuplicate, Policies, Workflow
+from durable_cli.values import MAX_VALUE_BYTES
 from durable_cli.places import COMMANDS
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Request:
 
     `policies` are the workflow's own, which each start writes to its row; `on_duplicate` and `timeout_ms` are what
     this start uses. `at`: not before this moment (ms UTC). `parent`: the row of the run whose child this is.
+    `limit`: of an input, in bytes.
     `merged`: for a workflow with `merge=`, the older input that was read and what the two make together.
     """
 
@@ -42,10 +44,11 @@ class Request:
     merges: bool = False
     merged: tuple[str, str] | None = None
     schedule: str | None = None
+    limit: int = MAX_VALUE_BYTES
 
     def merge(self, definition: Definition, older: str) -> Request:
         """The request with its input merged into an older one that it would replace. Raises InvalidInput."""
-        return replace(self, merged=(older, definition.merge_inputs(older, self.input)))
+        return replace(self, merged=(older, definition.merge_inputs(older, self.input, limit=self.limit)))
 
 
 class MergeFirst(Exception):
@@ -68,6 +71,7 @@ def request_for(
     moved: bool = False,
     parent: int | None = None,
     schedule: str | None = None,
+    limit: int = MAX_VALUE_BYTES,
 ) -> Request:
     """A checked start of a loaded workflow. A key given wins over the workflow's own expression.
 
@@ -75,7 +79,7 @@ def request_for(
     """
     policy = definition.on_duplicate if on_duplicate is None else parse_on_duplicate(on_duplicate)
     check_policies(definition.reuse, policy)
-    text = definition.accept_input(input)
+    text = definition.accept_input(input, limit=limit)
     return Request(
         run_id=run_id,
         workflow=definition.name,
@@ -89,6 +93,7 @@ def request_for(
         moved=moved,
         parent=parent,
         merges=definition.merge is not None,
+        limit=limit,
         schedule=schedule,
     )
 

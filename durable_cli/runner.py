@@ -201,7 +201,7 @@ class _Turn:
         except Undo:
             return None
         try:
-            return self.definition.result.dump(result)
+            return self.definition.result.dump(result, limit=self.engine.max_value_bytes)
         except Unstorable as error:
             name = self.definition.name
             raise Unstorable(

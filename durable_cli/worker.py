@@ -36,6 +36,8 @@ POLL_S = 0.5
 """How long a worker sleeps at most: two wake-ups a second when idle."""
 _BATCH = 100
 """How many orphans or overdue runs one sweep looks after."""
+_GATHER_S = 0.05
+"""How long at most a worker with a backlog lets a few free places wait for more of them."""
 _SHRINK_EVERY_S = 60.0
 """How often an idle worker looks whether the log beside the file has become large."""
 
@@ -61,30 +63,6 @@ class Counts:
     missed: int = 0
     runs: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """What there is to do at a moment, by the ids of the runs."""
-
-    orphans: tuple[str, ...]
-    overdue: tuple[str, ...]
-    due: tuple[str, ...]
-    schedules: tuple[str, ...] = ()  # by name
-
-
-def look(engine: Engine) -> Due:
-    """What a tick would look after and execute now. Writes nothing."""
-
-    def read(tx: Tx) -> Due:
-        now = engine.now()
-        orphans = [one.run_id for one in runs.claims(tx) if not engine.alive(one.owner_id)]
-        overdue = [run.id for run in runs.overdue(tx, now, -1)]
-        due = [run.id for run in runs.due(tx, now, -1) if run.id not in overdue]
-        fires = [one.name for one in schedules.due(tx, now)]
-        return Due(tuple(orphans), tuple(overdue), tuple(due), tuple(fires))
-
-    return engine.database.read(read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +107,8 @@ class Worker:
         self._say = Rarely(log.warning, 300.0)
         self._fires = Fires(engine, self._code, self.counts, self._say)
         self._suspects: dict[Claim, float] = {}
-        self._shrunk_at = time.monotonic()
+        self._shrunk_at = self._claimed_at = time.monotonic()
+        self._backlog = False
         self._bell: Bell | None = None
 
     @property
@@ -212,7 +191,7 @@ class Worker:
             return 0.0
         self._shrink_if_idle()
         if facts.next_at is None or free <= 0:
-            return POLL_S
+            return min(POLL_S, self._batching()) if self._batching() > 0 else POLL_S
         return min(POLL_S, max(0.0, (facts.next_at - now) / 1000))
 
     def _look(self, tx: Tx, now: int, free: int) -> _Facts:
@@ -226,7 +205,12 @@ class Worker:
 
     def _free(self) -> int:
         with self._changed:
-            return 0 if self.stop.is_set() else self.concurrency - len(self._active)
+            free = 0 if self.stop.is_set() else self.concurrency - len(self._active)
+        return 0 if free < self.concurrency // 4 and self._batching() > 0 else free
+
+    def _batching(self) -> float:
+        """Seconds to gather room for a batch: each claim is a commit, and more was due than there was room for."""
+        return self._claimed_at + _GATHER_S - time.monotonic() if self._backlog else 0.0
 
     def _reassert(self) -> None:
         for lost in self.engine.liveness.reassert():
@@ -314,7 +298,8 @@ class Worker:
                 self._active.add(claim)
             name = f"durable-run-{claim.run_id}"
             threading.Thread(target=self._execute, args=(claim, workflow), name=name, daemon=True).start()
-        return len(due) == free or any(run.workflow not in ready for run in due)
+        self._backlog, self._claimed_at = len(due) == free, time.monotonic()
+        return self._backlog or any(run.workflow not in ready for run in due)
 
     # -- executing --
 

@@ -83,9 +83,10 @@ def build() -> Group:
     for name, command in {**schedules.COMMANDS, "import": crontabs.import_crontab}.items():
         group.command(name, cls=Command)(command)
     app.add_typer(group)
-    group = _typer("The database file: path, check.", "db")
+    group = _typer("The database file: path, check, backup.", "db")
     group.command("path", cls=Command)(db.path)
     group.command("check", cls=Command)(db.check)
+    group.command("backup", cls=Command)(db.backup)
     app.add_typer(group)
     return cast(Group, get_command(app))
 

@@ -1,6 +1,9 @@
-"""`durable db path|check`."""
+"""`durable db path|check|backup`."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -29,3 +32,20 @@ def check(ctx: typer.Context) -> int:
         for problem in problems:
             session.out.say(f"{session.out.styled('error:', '1;31')} {session.shown(problem)}")
     return DatabaseCorrupt.exit_code
+
+
+def backup(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The new file; nothing is replaced.", show_default=False)],
+) -> int:
+    """Copy the database to a new file, as it is at this moment, while workers go on. The copy is checked whole before
+    it gets its name, and is 0600: inputs and results are in it.
+
+    How to restore one is in docs/operating.md: stop everything, and move the -wal and -shm files away first.
+    """
+    session: Session = ctx.obj
+    done = session.existing().backup(Path(file).expanduser())
+    document = {"path": str(done.path), "bytes": done.bytes}
+    session.one(document, lambda: None, id_field="path")
+    session.out.note(f"{session.shown(str(done.path))}: {done.bytes} bytes, integrity checked")
+    return 0

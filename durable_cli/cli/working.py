@@ -21,7 +21,8 @@ from durable_cli.errors import DurableError, UsageError
 if TYPE_CHECKING:
     from durable_cli.client import Durable
     from durable_cli.execution import Progress
-    from durable_cli.worker import Counts, Due, Worker
+    from durable_cli.outlook import Due
+    from durable_cli.worker import Counts, Worker
 
 _BACKSTOP_MS: Final = 5_000
 """How long after the grace a drain that hangs is cut off."""

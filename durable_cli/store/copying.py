@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
@@ -18,6 +19,14 @@ from durable_cli.errors import DatabaseCorrupt, DiskFull, DurableError, NotFound
 from durable_cli.store import failures, files
 
 _RESERVED = ("", "-wal", "-shm", "-lock", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A copy that was made: where it is, and its size."""
+
+    path: Path
+    bytes: int
 
 
 def refuse(target: Path, source: Path) -> Path:

@@ -29,7 +29,8 @@ from durable_cli.errors import (
     OutcomeUnknown,
     UsageError,
 )
-from durable_cli.store import copying, failures, files, filesystem, guard, joined, process, schema
+from durable_cli.store import copying, failures, files, filesystem, guard, joined, library, process, schema
+from durable_cli.store.copying import Backup as Backup
 from durable_cli.store.transaction import Notice as Notice
 from durable_cli.store.transaction import Tx as Tx
 
@@ -127,15 +128,15 @@ class Database:
                 raise failure
             return found, tx.notices
 
-    def back_up(self, target: Path) -> tuple[Path, int]:
-        """Copy the file, as it is at this moment, to a new file `target`: which one that is, and its bytes.
+    def back_up(self, target: Path) -> Backup:
+        """Copy the file, as it is at this moment, to a new file `target`.
 
         Other processes go on meanwhile; other threads of this one wait (some 4 s for 168 MB). Raises UsageError and
         NotFound for a place that will not do, DiskFull, DatabaseCorrupt.
         """
         place = copying.refuse(target, self.path)
         with self._alone():
-            return place, copying.copy(self._ready(), self.path, place, vfs=self._vfs)
+            return Backup(place, copying.copy(self._ready(), self.path, place, vfs=self._vfs))
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -238,7 +239,7 @@ class Database:
 
     def _ready(self) -> apsw.Connection:
         if self._connection is None:
-            _check_library(apsw.sqlite_lib_version())
+            library.check(apsw.sqlite_lib_version())
             if self._file not in (None, files.identity(str(self.path))):
                 raise failures.replaced(self.path)
             filesystem.check(self.path)
@@ -405,18 +406,3 @@ def _forget_connections() -> None:
 
 
 process.on_fork(live=_connections, forget=_forget_connections)
-
-
-def _check_library(found: str) -> None:
-    """Refuse an SQLite with the WAL-reset bug, which corrupts files: before 3.51.3, save where it was mended."""
-    number = tuple(int(part) for part in found.split("."))
-    mended = (
-        (number >= (3, 51, 3) and number != (3, 52, 0))
-        or (3, 50, 7) <= number < (3, 51)
-        or (3, 44, 6) <= number < (3, 45)
-    )
-    if not mended:
-        raise DatabaseUnusable(
-            f"SQLite {found} can corrupt a database that several processes use (mended in 3.51.3)",
-            hint="pip install --upgrade apsw",
-        )

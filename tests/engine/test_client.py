@@ -13,7 +13,7 @@ import pytest
 from enginekit import Boom, change, define_job, put, snapshot
 
 import durable_cli
-from durable_cli import Durable, KeyTaken, RunNotFound, Status, errors, workflow
+from durable_cli import Context, Durable, DurableError, InvalidInput, KeyTaken, RunNotFound, Status, errors, workflow
 
 # -- errors --------------------------------------------------------------------------------------------------------
 
@@ -393,3 +393,25 @@ def test_check_finds_what_the_constraints_do_not(durable: Durable) -> None:
     )
     assert durable.check() != []
     assert Boom.__name__ == "Boom"
+
+
+def test_the_size_of_a_value_can_be_configured(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 MiB unless said otherwise, by argument or environment; for inputs, results and events alike."""
+
+    @workflow
+    def echo(ctx: Context, text: str) -> str:
+        return ctx.run("echo", lambda: text + text)
+
+    with Durable(db, max_value_bytes=4096) as small:
+        with pytest.raises(InvalidInput, match="4096"):
+            small.start(echo, "x" * 5000)
+        run = small.execute(echo, "x" * 3000).run
+        assert run.error is not None
+        assert run.error.type == "Unstorable"
+    monkeypatch.setenv("DURABLE_MAX_VALUE_BYTES", str(3 << 20))
+    with Durable(db) as large:
+        assert large.execute(echo, "x" * (1 << 20)).run.status == "completed"
+    for wrong in ("0", "many", str(1 << 30)):
+        monkeypatch.setenv("DURABLE_MAX_VALUE_BYTES", wrong)
+        with pytest.raises(DurableError, match="DURABLE_MAX_VALUE_BYTES"):
+            Durable(db)

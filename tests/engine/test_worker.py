@@ -330,25 +330,23 @@ def _unload(name: str) -> None:
         forget(name)
 
 
-def test_a_module_whose_import_never_ends_is_in_nobodys_way(real: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_whose_import_never_ends_is_in_nobodys_way(real: Durable, tmp_path: Path) -> None:
     """Its runs stay pending; the others are executed meanwhile, and a drain does not wait for it."""
-    from durable_cli import codeload
+    from durable_cli.loading import load_target
 
-    stuck, let_go = simple("stuck"), threading.Event()
-    original = codeload.load_workflow
-
-    def load(known: Any) -> Any:
-        if known.name == "stuck":
-            let_go.wait(30)
-        return original(known)
-
-    monkeypatch.setattr(codeload, "load_workflow", load)
+    file, fifo = tmp_path / "stuck_module.py", tmp_path / "fifo"
+    file.write_text(MODULE.format(name="stuck_module"))
+    stuck = load_target(f"{file}:stuck_module", app_dir=None, known=lambda _: None)
     first = real.start(stuck).run_id
+    _unload("stuck_module")
+    os.mkfifo(fifo)
+    file.write_text(f"open({str(fifo)!r}).read()\n" + MODULE.format(name="stuck_module"))
     with working(real.path, concurrency=1):
         second = real.start(simple()).run_id
         until(finished(real, second), "the run of another module")
         assert real.run(first).status is Status.PENDING
-    let_go.set()
+    os.close(os.open(fifo, os.O_WRONLY))  # the import ends
+    until(lambda: not any(one.name.startswith("durable-load") for one in threading.enumerate()), "the loader")
 
 
 # -- a file that is bad --------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ import apsw
 import pytest
 
 from durable_cli import errors
-from durable_cli.store import database as database_module
-from durable_cli.store import failures
+from durable_cli.store import failures, library
 from durable_cli.store.database import Database, Tx
 
 ROOT = Path(__file__).parents[2]
@@ -323,13 +322,13 @@ def test_a_directory_that_cannot_be_written_is_named(path: Path) -> None:
 def test_an_sqlite_that_corrupts_is_refused(version: str) -> None:
     """Versions with the WAL-reset bug, checked at run time: the wheel in use need not be the one that was asked for."""
     with pytest.raises(errors.DatabaseUnusable, match=version):
-        database_module._check_library(version)
+        library.check(version)
 
 
 @pytest.mark.parametrize("version", ["3.51.3", "3.53.0", "3.54.1", "3.44.6", "3.50.7", "4.0.0"])
 def test_a_mended_sqlite_is_accepted(version: str) -> None:
     """Mended versions and the lines the mending was brought back to."""
-    database_module._check_library(version)
+    library.check(version)
 
 
 # -- several at once -----------------------------------------------------------------------------------------------
