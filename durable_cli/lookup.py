@@ -131,6 +131,7 @@ def _key(row: dict[str, object], alive: Callable[[int], bool]) -> Key:
     status = fields["status"]
     fields["status"] = None if status is None else Status(str(status))
     fields["owner_alive"] = alive(owner) if isinstance(owner, int) else None
+    fields["held_too_long"] = bool(fields["held_too_long"])
     return Key(**fields)  # type: ignore[arg-type]
 
 

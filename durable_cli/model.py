@@ -85,6 +85,7 @@ class ActivityKind(StrEnum):
     KEY_RETAKEN = "key_retaken"
     KEY_PRUNED = "key_pruned"
     KEY_HELD_LONG = "key_held_long"
+    KEY_REPLAYED = "key_replayed"
     WORKFLOW_MOVED = "workflow_moved"
     SCHEDULE_MISSED = "schedule_missed"
     SCHEDULE_FAILED = "schedule_failed"
@@ -268,7 +269,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One thing that happened to a key. `details` is a JSON object; `run_id` may name a pruned run."""
+    """One thing that happened to a key. `details` is a JSON object; `run_id` may name a pruned run; `id` orders them."""
 
     at: int
     kind: str
@@ -276,11 +277,13 @@ class Activity:
     key: str | None
     run_id: str | None
     details: dict[str, object]
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that has runs, with its holder (None when nobody holds it)."""
+    """A key that has runs, with its holder (None when nobody holds it). `held_too_long`: by an unfinished run, longer
+    than its workflow's max_hold."""
 
     workflow: str
     key: str
@@ -291,6 +294,7 @@ class Key:
     readds_24h: int
     waiting_id: str | None
     owner_alive: bool | None
+    held_too_long: bool = False
 
 
 class Catchup(StrEnum):

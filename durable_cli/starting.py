@@ -118,6 +118,7 @@ class _Start:
             input=lost if changed else None,
             runs_after=runs_after,
             schedule=self.request.schedule,
+            replayed=self.request.replayed,
         )
 
 

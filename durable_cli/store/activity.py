@@ -20,6 +20,7 @@ _EVENTS = {
     ActivityKind.KEY_RETAKEN: "key.retake",
     ActivityKind.KEY_PRUNED: "key.prune",
     ActivityKind.KEY_HELD_LONG: "key.held_long",
+    ActivityKind.KEY_REPLAYED: "key.replay",
     ActivityKind.WORKFLOW_MOVED: "workflow.moved",
     ActivityKind.SCHEDULE_MISSED: "schedule.missed",
     ActivityKind.SCHEDULE_FAILED: "schedule.failed",
@@ -77,13 +78,17 @@ def duplicate(
     input: str | None = None,
     runs_after: str | None = None,
     schedule: str | None = None,
+    replayed: int | None = None,
 ) -> None:
-    """A start met a taken key. `input`: JSON text of the one that will not run, when it differs."""
+    """A start met a taken key. `input`: JSON text of the one that will not run, when it differs. `replayed`: the row
+    of activity whose input this start brings again."""
     details: dict[str, object] = {} if input is None else {"input": _value(input)}
     if runs_after is not None:
         details["runs_after"] = runs_after
     if schedule is not None:
         details["schedule"] = schedule
+    if replayed is not None:
+        details["replayed"] = replayed
     _insert(
         tx,
         ActivityKind.KEY_DUPLICATE,
@@ -135,6 +140,25 @@ def held_long(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, held_ms:
     """An unfinished holder has held its key longer than the workflow's max_hold; `action`: report or cancel."""
     details: dict[str, object] = {"held_ms": held_ms, "action": action}
     _insert(tx, ActivityKind.KEY_HELD_LONG, at=at, workflow=workflow, key=key, run_id=run_id, details=details)
+
+
+def replayed(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, row: int, did: str) -> None:
+    """Somebody started the input of that row of activity again, on purpose; `did`: the outcome of the start."""
+    details: dict[str, object] = {"replayed": row, "start": did}
+    _insert(tx, ActivityKind.KEY_REPLAYED, at=at, workflow=workflow, key=key, run_id=run_id, details=details)
+
+
+_REPLAYED_AS = """
+SELECT run_id FROM durable_activity
+WHERE workflow = :workflow AND key = :key AND kind = 'key_replayed' AND json_extract(details, '$.replayed') = :row
+ORDER BY id DESC LIMIT 1
+"""
+
+
+def replayed_as(tx: Tx, *, workflow: str, key: str, row: int) -> str | None:
+    """The run that the input of a row of activity went to when it was started again."""
+    found: str | None = tx.value(_REPLAYED_AS, workflow=workflow, key=key, row=row)
+    return found
 
 
 _TOLD = "SELECT 1 FROM durable_activity WHERE kind = 'key_held_long' AND workflow = :workflow AND key = :key AND run_id = :run_id"

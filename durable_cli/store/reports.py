@@ -97,7 +97,8 @@ SELECT w.name AS workflow, r.key, count(*) AS runs,
   (SELECT b.public_id FROM durable_runs b
    WHERE b.workflow_id = r.workflow_id AND b.key = r.key AND b.runs_after_id IS NOT NULL) AS waiting_id,
   (SELECT count(*) FROM durable_activity a
-   WHERE a.workflow = w.name AND a.key = r.key AND a.kind = 'key_duplicate' AND a.at > :day_ago) AS readds_24h
+   WHERE a.workflow = w.name AND a.key = r.key AND a.kind = 'key_duplicate' AND a.at > :day_ago) AS readds_24h,
+  coalesce(h.finished_at IS NULL AND h.held_since < :now - w.max_hold_ms, 0) AS held_too_long
 FROM durable_runs r
 JOIN durable_workflows w ON w.id = r.workflow_id
 LEFT JOIN durable_runs h ON h.workflow_id = r.workflow_id AND h.key = r.key AND h.holds_key = 1
@@ -105,7 +106,8 @@ WHERE r.key IS NOT NULL
   AND (:workflow IS NULL OR w.name = :workflow)
   AND (:key IS NULL OR r.key = :key)
   AND (NOT :held OR h.id IS NOT NULL)
-  AND (:stuck_before IS NULL OR (h.finished_at IS NULL AND h.held_since <= :stuck_before))
+  AND (:stuck_before IS NULL OR (h.finished_at IS NULL AND
+       (h.held_since <= :stuck_before OR h.held_since < :now - w.max_hold_ms)))
 GROUP BY r.workflow_id, r.key
 ORDER BY max(r.id) DESC
 """
@@ -123,7 +125,7 @@ def keys(
     """A row for every key that has runs, the one used last first.
 
     The fields of `model.Key`, with `owner_id` (of an unfinished holder) in place of `owner_alive`. `stuck_ms`: only
-    keys whose holder is unfinished and has held them for at least so long.
+    keys whose holder is unfinished and has held them for at least so long, or longer than its workflow's max_hold.
     """
     return tx.rows(
         _KEYS,
@@ -132,11 +134,12 @@ def keys(
         held=int(held),
         stuck_before=None if stuck_ms is None else now - stuck_ms,
         day_ago=now - DAY_MS,
+        now=now,
     )
 
 
 _ACTIVITY: Final = """
-SELECT at, kind, workflow, key, run_id, outcome, input_changed, details FROM durable_activity
+SELECT id, at, kind, workflow, key, run_id, outcome, input_changed, details FROM durable_activity
 WHERE (:workflow IS NULL OR workflow = :workflow)
   AND (:key IS NULL OR key = :key)
   AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
@@ -193,6 +196,7 @@ def _activity_from_row(row: dict[str, Any]) -> Activity:
         key=row["key"],
         run_id=row["run_id"],
         details=details,
+        id=row["id"],
     )
 
 

@@ -403,7 +403,7 @@ def test_the_size_of_a_value_can_be_configured(db: Path, monkeypatch: pytest.Mon
         return ctx.run("echo", lambda: text + text)
 
     with Durable(db, max_value_bytes=4096) as small:
-        with pytest.raises(InvalidInput, match="4096"):
+        with pytest.raises(InvalidInput, match="at most 4,096"):
             small.start(echo, "x" * 5000)
         run = small.execute(echo, "x" * 3000).run
         assert run.error is not None
