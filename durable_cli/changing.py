@@ -210,6 +210,7 @@ class Changer(Reader):
 
 
 def result_of(started: starting.Started) -> StartResult:
+    """The answer of a start. Raises its refusal."""
     if started.refusal is not None:
         raise started.refusal
     assert started.result is not None

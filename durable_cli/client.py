@@ -14,7 +14,7 @@ from durable_cli.core.keys import check_run_id
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition, refuse_start_options
-from durable_cli.errors import DurableError
+from durable_cli.errors import DurableError, UsageError
 from durable_cli.execution import Progress
 from durable_cli.explaining import Explanation
 from durable_cli.foreground import Execution, Watch
@@ -29,6 +29,7 @@ from durable_cli.store.database import Tx
 from durable_cli.timetable import Timetable
 
 if TYPE_CHECKING:
+    from durable_cli.doctor import Diagnosis
     from durable_cli.outlook import Due
     from durable_cli.worker import Counts, Worker
 
@@ -95,6 +96,30 @@ class Durable(Timetable):
         definition = self._definition(workflow)
         return start_many(self._engine, definition, requests_of(self._engine, definition, list(items), moved=moved))
 
+    def replay_input(
+        self,
+        key: str,
+        activity_id: int | None = None,
+        *,
+        workflow: str | None = None,
+        on_duplicate: str | OnDuplicate | None = None,
+    ) -> StartResult:
+        """Start an input again that the key dropped or superseded: that of a row of activity, else the newest one.
+
+        An ordinary start by the rules of the key; nothing is overwritten. Raises as `start`, and KeyNotFound,
+        AmbiguousRun, InputNotFound; AlreadyReplayed where the newest one was started again before.
+        """
+        from durable_cli import replaying
+
+        found = self.replayable(key, activity_id, workflow=workflow)
+        if activity_id is None:
+            replaying.refuse_again(found)
+        row = found.lost.activity
+        definition = self._definition(row.workflow)
+        request = self._request(definition, found.lost.input, key, on_duplicate, None, False)
+        request = replace(request, replayed=row.id)
+        return result_of(replaying.replay(self._engine, definition, request, key=key, row=activity_id))
+
     def execute(
         self,
         workflow: AnyWorkflow,
@@ -132,7 +157,28 @@ class Durable(Timetable):
         moved: bool = False,
     ) -> Explanation:
         """What a start would do now, and why. Writes nothing and creates no file."""
-        request = self._request(workflow, input, key, on_duplicate, None, moved)
+        return self._explain(self._request(workflow, input, key, on_duplicate, None, moved), execute=execute)
+
+    def later(self, *, at: dt.datetime | None = None, delay: Duration | None = None) -> int:
+        """The moment (ms UTC) that a start with this `at=` or `delay=` may begin; now without any."""
+        now = self._engine.now()
+        return max(now, later_moment(at, delay, now) or now)
+
+    def explain_many(
+        self, workflow: AnyWorkflow, items: Iterable[Mapping[str, Any]], *, moved: bool = False
+    ) -> list[Explanation | DurableError]:
+        """What each item of `start_many` would do now if it came alone. Writes nothing and creates no file."""
+        definition = self._definition(workflow)
+        asked = requests_of(self._engine, definition, list(items), moved=moved)
+        return [one if isinstance(one, DurableError) else self._explained(one) for one in asked]
+
+    def _explained(self, request: Request) -> Explanation | DurableError:
+        try:
+            return self._explain(request, execute=False)
+        except UsageError as error:  # its code has moved
+            return error
+
+    def _explain(self, request: Request, *, execute: bool) -> Explanation:
         engine = self._engine
         if not engine.path.exists():
             reason = "a new run would start: there is no database yet"
@@ -188,14 +234,22 @@ class Durable(Timetable):
     # -- executing -----------------------------------------------------------------------------------------------
 
     def work(
-        self, *, concurrency: int = 16, stop: threading.Event | None = None, grace: Duration = "10s"
+        self,
+        *,
+        concurrency: int = 16,
+        stop: threading.Event | None = None,
+        grace: Duration = "10s",
+        retention: Duration | None = None,
     ) -> Counts:
-        """Be a worker until `stop` is set: what `durable worker` does. Blocks."""
-        return self.worker(concurrency=concurrency, stop=stop, grace=grace).work()
+        """Be a worker until `stop` is set: what `durable worker` does. Blocks. `retention`: once an hour, finished runs
+        that ended longer ago are pruned."""
+        return self.worker(concurrency=concurrency, stop=stop, grace=grace, retention=retention).work()
 
-    def tick(self, *, concurrency: int = 16, stop: threading.Event | None = None) -> Counts:
-        """Do all that is due now, then return: what `durable tick` does."""
-        return self.worker(concurrency=concurrency, stop=stop).tick()
+    def tick(
+        self, *, concurrency: int = 16, stop: threading.Event | None = None, retention: Duration | None = None
+    ) -> Counts:
+        """Do all that is due now, then return: what `durable tick` does. `retention` as for `work`."""
+        return self.worker(concurrency=concurrency, stop=stop, retention=retention).tick()
 
     def worker(
         self,
@@ -204,18 +258,36 @@ class Durable(Timetable):
         stop: threading.Event | None = None,
         grace: Duration = "10s",
         progress: Callable[[Progress], None] = silent,
+        retention: Duration | None = None,
     ) -> Worker:
         """A worker on this file, to be run by its `work()` or `tick()`. `progress` is called in its threads."""
         from durable_cli.worker import Worker  # late: most processes are none
 
-        grace_s = parse_duration(grace) / 1000
-        return Worker(self._engine, concurrency=concurrency, stop=stop, grace_s=grace_s, progress=progress)
+        return Worker(
+            self._engine,
+            concurrency=concurrency,
+            stop=stop,
+            grace_s=parse_duration(grace) / 1000,
+            progress=progress,
+            retention_ms=None if retention is None else parse_duration(retention),
+        )
 
     def due(self) -> Due:
         """What `tick` would do now: orphaned, overdue and due runs, by their ids. Writes nothing."""
         from durable_cli.outlook import look
 
         return look(self._engine)
+
+    # -- care ----------------------------------------------------------------------------------------------------
+
+    def doctor(self) -> Diagnosis:
+        """What is wrong, or soon will be, with the file and what it needs. Loads no code and writes nothing.
+
+        Raises DatabaseNotFound; every other error of the file is a finding.
+        """
+        from durable_cli.doctor import examine
+
+        return examine(self._engine)
 
     # -- internal ------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,7 @@ class Engine:
 
     @property
     def path(self) -> Path:
+        """The file, absolute."""
         return self.database.path
 
     def pause(self, seconds: float, stop: threading.Event | None = None) -> None:
@@ -180,13 +181,20 @@ class Engine:
         return self.database.write(write)
 
     def claim_descendant(self, root: int, besides: list[str]) -> tuple[Claim, Workflow] | None:
-        """Claim a due run that the run in row `root` has started, unless a live worker is there to execute it."""
+        """Claim a due run that the run in row `root` has started, unless a live worker is there to execute it. One
+        whose owner is dead is taken from it first.
+        """
 
         def look(tx: Tx) -> Run | None:
-            return None if self.has_live_worker(tx) else runs.due_descendant(tx, root, self.now(), besides=besides)
+            if self.has_live_worker(tx):
+                return None
+            owned = runs.owned_descendants(tx, root)
+            orphan = next((run for run in owned if run.owner is not None and not self.alive(run.owner.id)), None)
+            return orphan or runs.due_descendant(tx, root, self.now(), besides=besides)
 
         def write(tx: Tx, owner_id: int) -> tuple[Claim, Workflow] | None:
-            run = look(tx)
+            while (run := look(tx)) is not None and run.owner is not None:
+                settling.reap(tx, run, now=self.now(), alive=self.alive)
             if run is None:
                 return None
             known = workflows.get(tx, run.workflow)
@@ -230,8 +238,9 @@ class Engine:
         return any(self.alive(worker) for worker in owner_rows.workers(tx))
 
     def claim_promoted(self, tx: Tx, run: Run, owner_id: int) -> Claim | None:
-        """Claim the run that was promoted when ours ended, unless a live worker is there to execute it."""
-        if self.has_live_worker(tx):
+        """Claim the run that was promoted when ours ended, unless a live worker is there to execute it, or it is not
+        due yet."""
+        if self.has_live_worker(tx) or run.due_at is None or run.due_at > self.now():
             return None
         epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
         return None if epoch is None else Claim(run.row_id, run.id, owner_id, epoch)

@@ -144,6 +144,10 @@ class ModuleNotFound(NotFound):
     """No such module or file."""
 
 
+class InputNotFound(NotFound):
+    """The key has no dropped or superseded input (of that number)."""
+
+
 class DatabaseNotFound(NotFound):
     """No database there."""
 
@@ -203,6 +207,10 @@ class NotWaiting(Refused):
 
 class ScheduleTaken(Refused):
     """The name of this schedule belongs to code, or to one that was made by hand."""
+
+
+class AlreadyReplayed(Refused):
+    """The newest dropped input of the key was started again before; naming it starts it once more."""
 
 
 class NotOver(Refused):

@@ -33,6 +33,7 @@ class PlainFace:
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout_ms: int | None
     ) -> Any:
+        """As `Face.call`; with a timeout in a thread, which goes on when that is over."""
         if timeout_ms is None:
             return _plain(function, args, kwargs)
         finished, result = _in_thread(lambda: _plain(function, args, kwargs), timeout_ms / 1000)
@@ -41,6 +42,7 @@ class PlainFace:
         return result
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
+        """As `Face.branch`, in the thread of whoever calls."""
         with _speaking(operations):
             result = _called(function, (Context(operations),), {})
         if inspect.iscoroutine(result):
@@ -49,9 +51,11 @@ class PlainFace:
         return result
 
     async def blocking(self, function: Callable[[], T]) -> T:
+        """As `Face.blocking`: here and now."""
         return function()
 
     async def gather(self, jobs: list[Callable[[], Awaitable[None]]], concurrency: int | None) -> None:
+        """As `Face.gather`, by threads."""
         workers = min(concurrency or _MOST_THREADS, len(jobs))
         if workers <= 1:
             for job in jobs:
@@ -70,6 +74,7 @@ class AsyncFace:
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout_ms: int | None
     ) -> Any:
+        """As `Face.call`; a plain function is called in a thread, and a timeout cancels."""
         import asyncio
 
         async def called() -> Any:
@@ -93,6 +98,7 @@ class AsyncFace:
             raise
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
+        """As `Face.branch`, on the event loop."""
         with _one_process(), _speaking(operations):
             result = function(AsyncContext(operations))
             result = await result if inspect.isawaitable(result) else result
@@ -100,11 +106,13 @@ class AsyncFace:
             return result
 
     async def blocking(self, function: Callable[[], T]) -> T:
+        """As `Face.blocking`, in a thread."""
         import asyncio
 
         return await asyncio.to_thread(function)
 
     async def gather(self, jobs: list[Callable[[], Awaitable[None]]], concurrency: int | None) -> None:
+        """As `Face.gather`, by tasks."""
         import asyncio
 
         places = asyncio.Semaphore(concurrency or max(1, len(jobs)))

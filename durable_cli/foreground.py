@@ -57,6 +57,7 @@ class Watch:
 
     @property
     def stopping(self) -> bool:
+        """Was this process asked to stop?"""
         return self.stop is not None and self.stop.is_set()
 
 

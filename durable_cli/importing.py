@@ -123,6 +123,7 @@ def _user_frame(trace: TracebackType | None, app_dir: str) -> tuple[str, int] | 
 
 
 def file_of(module: ModuleType) -> str:
+    """The file of a module, resolved."""
     return os.path.realpath(getattr(module, "__file__", None) or "")
 
 

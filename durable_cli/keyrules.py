@@ -21,7 +21,8 @@ class KeyRule(Protocol):
     """A checked key expression. `source` is its text, for people."""
 
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """The expression, for people to read."""
 
     def value(self, typed: object, plain: object) -> object:
         """What the expression gives for an input: `typed` as the function sees it, `plain` as its JSON."""

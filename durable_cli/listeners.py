@@ -22,6 +22,7 @@ EVENTS = (
     "key.retake",
     "key.prune",
     "key.held_long",
+    "key.replay",
     "run.started",
     "run.compensating",
     "run.completed",

@@ -26,6 +26,7 @@ class Status(StrEnum):
 
     @property
     def finished(self) -> bool:
+        """Is this the end of a run?"""
         return self in FINISHED
 
 
@@ -200,6 +201,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Is the run over?"""
         return self.status.finished
 
 

@@ -23,15 +23,17 @@ from durable_cli.model import (
     Run,
     Stats,
     Status,
+    Step,
     Workflow,
 )
 from durable_cli.owners import Liveness
-from durable_cli.store import checks, logs, reports, runs, workflows
+from durable_cli.store import checks, history, logs, reports, runs, workflows
 from durable_cli.store.database import Backup, Tx
 from durable_cli.values import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
-    pass
+    from durable_cli.catalogue import WorkflowDetails
+    from durable_cli.keylog import KeyEvent, Lost, Replayable
 
 T = TypeVar("T")
 AnyWorkflow = WorkflowFunction[..., Any] | Definition | str
@@ -145,6 +147,12 @@ class Reader:
         )
         return [self._seen_run(run) for run in found]
 
+    def waits(self, found: Iterable[Run]) -> dict[str, list[Step]]:
+        """What waiting runs wait for: by the id of the run, its operations that wait."""
+        waiting = {run.row_id: run.id for run in found if run.status is Status.WAITING}
+        steps = self._read(lambda tx: history.waiting_of(tx, list(waiting)))
+        return {waiting[row]: of_run for row, of_run in steps.items()}
+
     def keys(self, *, workflow: str | None = None, held: bool = False, stuck_ms: int | None = None) -> list[Key]:
         """Every key that has runs. `held`: only those with a holder; `stuck_ms`: only unfinished holders older."""
         now, alive = self._engine.now(), self._engine.alive
@@ -157,6 +165,27 @@ class Reader:
         now, alive = self._engine.now(), self._engine.alive
         found = self._read(lambda tx: lookup.key_details(tx, key, workflow, now=now, alive=alive))
         return replace(found, runs=[self._seen_run(run) for run in found.runs])
+
+    def key_log(self, key: str, *, workflow: str | None = None) -> list[KeyEvent]:
+        """All that happened to a key, oldest first, with each dropped or superseded input as a diff.
+
+        Raises KeyNotFound, AmbiguousRun.
+        """
+        from durable_cli import keylog  # late: a `durable run` from cron does not need it
+
+        return self._read(lambda tx: keylog.log(tx, key, workflow))
+
+    def lost_inputs(self, key: str, *, workflow: str | None = None) -> list[Lost]:
+        """Every dropped or superseded input of a key that is still known, oldest first. Raises as `key_log`."""
+        return [event.lost for event in self.key_log(key, workflow=workflow) if event.lost is not None]
+
+    def replayable(self, key: str, activity_id: int | None = None, *, workflow: str | None = None) -> Replayable:
+        """What `replay_input` would start again: the newest input of the key that did not run, or that of a row of
+        activity. Raises KeyNotFound, AmbiguousRun, InputNotFound.
+        """
+        from durable_cli import keylog
+
+        return self._read(lambda tx: keylog.replayable(tx, key, workflow, activity_id))
 
     def activity(
         self,
@@ -206,6 +235,18 @@ class Reader:
         """The workflows that the file knows."""
         return self._read(workflows.names)
 
+    def workflows(self) -> list[WorkflowDetails]:
+        """The workflows that the file knows, by name, with their policies, runs by status and schedules."""
+        from durable_cli import catalogue  # late: a `durable run` from cron does not need it
+
+        return self._read(catalogue.every)
+
+    def workflow_details(self, name: str) -> WorkflowDetails:
+        """One of them. Raises WorkflowNotFound."""
+        from durable_cli import catalogue
+
+        return self._read(lambda tx: catalogue.one(tx, name))
+
     def last_completed_at(self, workflow: str, key: str | None) -> int | None:
         """When the last completed run of a workflow with this key (or without one) ended, ms UTC."""
         return self._read(lambda tx: runs.last_completed_at(tx, workflow, key))
@@ -213,8 +254,8 @@ class Reader:
     def on(self, event: str, callback: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
         """Call `callback(event, fields)` in this process after each commit of such an event; what is returned ends it.
 
-        Events: key.duplicate, key.handoff, key.release, key.retake, key.prune, key.held_long, run.started, run.compensating, run.completed,
-        run.failed, run.cancelled, run.compensated, run.compensation_failed, workflow.moved, or "*". The same go to
+        Events: key.duplicate, key.handoff, key.release, key.retake, key.prune, key.held_long, key.replay, run.started,
+        run.compensating, run.completed, run.failed, run.cancelled, run.compensated, run.compensation_failed, workflow.moved, or "*". The same go to
         the logger `durable.events` at INFO. A callback that raises is logged and changes nothing.
         """
         if event != "*" and event not in EVENTS:

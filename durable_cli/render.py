@@ -24,8 +24,9 @@ RUN_FIELDS: Final = (
 )  # fmt: skip
 KEY_FIELDS: Final = (
     "workflow", "key", "holder_id", "status", "held_since", "runs", "readds_24h", "waiting_id", "owner_alive",
+    "held_too_long",
 )  # fmt: skip
-ACTIVITY_FIELDS: Final = ("at", "kind", "workflow", "key", "run_id", "details")
+ACTIVITY_FIELDS: Final = ("at", "kind", "workflow", "key", "run_id", "details", "id")
 
 # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -158,8 +159,8 @@ def error_document(error: RunError | None) -> Document | None:
     return {"type": error.type, "message": error.message, "step": error.step, "attempt": error.attempt}
 
 
-def waits_for(step: Step) -> str:
-    """What an operation that waits is waiting for, as raw text."""
+def waits_for(step: Step, now: int | None = None) -> str:
+    """What an operation that waits is waiting for, as raw text; until when as a moment, or (with `now`) as an age."""
     details = step.details or {}
     names = [repr(name) for name in details.get("names", ())]
     joined = (" and " if details.get("mode") == "all" else " or ").join(names)
@@ -169,7 +170,7 @@ def waits_for(step: Step) -> str:
         "input": f"for an answer: {details.get('prompt') or step.name}",
         "call": "for the end of a run it started",
     }.get(step.kind, "for its branches")
-    return " ".join(filter(None, (what, "" if step.due_at is None else f"until {iso(step.due_at)}")))
+    return " ".join(filter(None, (what, "" if step.due_at is None else f"until {iso(step.due_at)}" if now is None else age(step.due_at, now))))
 
 
 def step_document(step: Step) -> Document:
@@ -222,6 +223,7 @@ def key_document(key: Key) -> Document:
         "readds_24h": key.readds_24h,
         "waiting_id": key.waiting_id,
         "owner_alive": key.owner_alive,
+        "held_too_long": key.held_too_long,
     }
 
 
@@ -234,6 +236,7 @@ def activity_document(row: Activity) -> Document:
         "key": row.key,
         "run_id": row.run_id,
         "details": row.details,
+        "id": row.id,
     }
 
 

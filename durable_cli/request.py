@@ -27,7 +27,8 @@ class Request:
     `policies` are the workflow's own, which each start writes to its row; `on_duplicate` and `timeout_ms` are what
     this start uses. `at`: not before this moment (ms UTC). `parent`: the row of the run whose child this is.
     `limit`: of an input, in bytes.
-    `merged`: for a workflow with `merge=`, the older input that was read and what the two make together.
+    `merged`: for a workflow with `merge=`, the older input that was read and what the two make together. `replayed`:
+    the row of activity that told of this input when it was dropped or superseded.
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class Request:
     merged: tuple[str, str] | None = None
     schedule: str | None = None
     limit: int = MAX_VALUE_BYTES
+    replayed: int | None = None
 
     def merge(self, definition: Definition, older: str) -> Request:
         """The request with its input merged into an older one that it would replace. Raises InvalidInput."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from durable_cli import settling
 from durable_cli.capture import captured
-from durable_cli.core import replay
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import Abort, DurableError, ProgrammingError, StepFailed, Unreadable, Unstorable
+from durable_cli.errors import DurableError, ProgrammingError, StepFailed, Unreadable, Unstorable
 from durable_cli.execution import (
     Broken,
-    Compensation,
     Execution,
     Leave,
     Lost,
@@ -28,13 +26,11 @@ from durable_cli.execution import (
 from durable_cli.faces import AsyncFace, PlainFace, call_within, run_operation
 from durable_cli.logs import RunLog
 from durable_cli.model import Claim, Run, RunError, Status, Step
-from durable_cli.operations import Operations, StepOptions, error_message, error_type
+from durable_cli.operations import Operations, error_message, error_type
 from durable_cli.store import events, history, runs, transitions
 from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback
-
-UNDO_BRANCH = "~undo"
-"""The branch on which compensations are recorded; no other path begins like this."""
+from durable_cli.undoing import UNDO_BRANCH, undo_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +268,7 @@ class _Turn:
             reverse=True,
         )
         operations = Operations(execution, UNDO_BRANCH)
-        failed = run_operation(execution.face, lambda: _undo_all(operations, execution, done))
+        failed = run_operation(execution.face, lambda: undo_all(operations, execution, done))
         status = Status.COMPENSATION_FAILED if failed else Status.COMPENSATED
         error = self.engine.database.read(lambda tx: runs.get(tx, self.claim.row_id)).error
         return self._end(execution, status, error=error)
@@ -355,45 +351,6 @@ class _Overdue(Exception):
     def __init__(self, error: RunError) -> None:
         super().__init__(error.message)
         self.error = error
-
-
-async def _undo_all(operations: Operations, execution: Execution, done: list[Step]) -> bool:
-    """Call the compensations, newest first; one that fails does not stop the others. True: one failed."""
-    failed = False
-    for step in done:
-        place = (step.branch, step.seq)
-        compensation = execution.compensations.get(place)
-        options = StepOptions(kind="compensate")
-        if compensation is None:
-            function, value = _missing(step), None
-        else:
-            function, value = _with_value(step, compensation)
-            options = StepOptions(kind="compensate", retry=compensation.retry or options.retry)
-        try:
-            await operations.step(step.name, function, (value,), {}, options)
-        except StepFailed:
-            failed = True
-    return failed
-
-
-def _with_value(step: Step, compensation: Compensation) -> tuple[Callable[[Any], Any], Any]:
-    """The compensation and what to call it with."""
-    assert step.result is not None
-    try:
-        return compensation.function, compensation.values.load(step.result)
-    except Unreadable as error:
-        return _refusing(f"the result of {replay.position((step.branch, step.seq))} cannot be read: {error}"), None
-
-
-def _missing(step: Step) -> Callable[[Any], None]:
-    return _refusing(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
-
-
-def _refusing(why: str) -> Callable[[Any], None]:
-    def refuse(_: Any) -> None:
-        raise Abort(why)
-
-    return refuse
 
 
 def run_error(error: BaseException, execution: Execution) -> RunError:

@@ -122,9 +122,9 @@ def replace(tx: Tx, holder: Run, *, by_id: str, now: int) -> Run | None:
     """Cancel an unfinished holder for the run that a start is about to insert. Returns the run that waited behind it,
     which has to wait behind the new one (the caller knows its row).
     """
-    waiting = runs.waiting_behind(tx, holder.row_id)
     error = RunError("Replaced", f"replaced by run {by_id}")
     _close(tx, holder, Status.CANCELLED, now=now, error=error)
+    waiting = runs.waiting_behind(tx, holder.row_id)  # now: a child of the holder's has been cancelled with it
     transitions.drop_key(tx, holder.row_id)
     _note_hand_off(tx, holder, by_id, "replaced", now)
     return waiting

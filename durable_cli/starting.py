@@ -130,7 +130,8 @@ def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | N
     if request.key is None:
         return _create(it, None)
     holder = runs.holder(tx, workflow_id, request.key)
-    if holder is not None and not _to_be_replaced(holder, policy):
+    gathers = holder is not None and it.debounces and _is_debounced(holder)
+    if holder is not None and (gathers or not _to_be_replaced(holder, policy)):
         reaped = settling.reap(tx, holder, now=now, alive=alive, reuse=request.policies.reuse)
         if reaped.ended and it.executing and policy in (Policy.USE_EXISTING, Policy.ERROR):
             return _take_up_ended(it, reaped)
@@ -163,7 +164,7 @@ def _debounce(it: _Start, holder: Run) -> Started:
     due_at = debounce_due(
         now=it.now, first=holder.created_at, period_ms=policies.debounce_ms, timeout_ms=policies.debounce_timeout_ms
     )
-    transitions.postpone(it.tx, holder.row_id, newer, due_at)
+    transitions.postpone(it.tx, holder.row_id, newer, max(due_at, it.request.at or 0))
     claim = it.claim(runs.get(it.tx, holder.row_id)) if holder.owner is None else None
     return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
 
@@ -201,8 +202,8 @@ def _apply(it: _Start, decision: arbitration.Decision, holder: Run | None) -> St
     if action is Action.MERGE_HOLDER:
         newer = it.newer_input(holder)
         it.note_duplicate(holder, "run_again", other=holder.input, lost=holder.input)
-        transitions.set_input(it.tx, holder.row_id, newer)
-        claim = it.claim(holder) if decision.adopt else None
+        _take_newer(it, holder, newer)
+        claim = it.claim(runs.get(it.tx, holder.row_id)) if decision.adopt else None
         return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
     if action is Action.SEND_EVENT:
         return _send_event(it, holder, adopt=decision.adopt)
@@ -230,7 +231,7 @@ def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True)
         key=it.request.key,
         input=it.request.input,
         now=it.now,
-        due_at=due_at if runs_after is None else None,
+        due_at=due_at if runs_after is None else it.request.at,
         runs_after=runs_after,
         timeout_ms=it.request.timeout_ms,
         parent=it.request.parent,
@@ -285,9 +286,17 @@ def _wait_behind(it: _Start, holder: Run, *, adopt: bool) -> Started:
         outcome = Outcome.MERGED
         newer = it.newer_input(waiting)
         it.note_duplicate(holder, "run_again", other=waiting.input, lost=waiting.input, runs_after=waiting.id)
-        transitions.set_input(it.tx, waiting.row_id, newer)
+        _take_newer(it, waiting, newer)
     claim = it.claim(holder) if adopt else None
     return Started(it.result(outcome, waiting.id, holder), claim=claim)
+
+
+def _take_newer(it: _Start, run: Run, newer: str) -> None:
+    """A run that has not begun takes a newer input; it never begins before what that start asked for (`at`)."""
+    if it.request.at is not None and it.request.at > (run.due_at or 0):
+        transitions.postpone(it.tx, run.row_id, newer, it.request.at)
+    else:
+        transitions.set_input(it.tx, run.row_id, newer)
 
 
 def _send_event(it: _Start, holder: Run, *, adopt: bool) -> Started:
@@ -333,6 +342,7 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
     if holder is not None:
         reaped = settling.look_after(tx, holder, now=now, alive=alive)
         holder = reaped.promoted or reaped.run
+        run = runs.get(tx, run.row_id)  # it may have been the holder, and be over now
     policies = settling.policies_of(tx, run.workflow)
     answer = arbitration.decide_rerun(
         run.status, holder=holder.status if holder else None, reuse=policies.reuse

@@ -23,6 +23,7 @@ import os
 import random
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,9 +94,13 @@ class Engine:
             if start_at.tzinfo is None:
                 raise UsageError(f"start_at needs a datetime with a zone, not {start_at!r}")
             self.clock.now = round(start_at.timestamp() * 1000)
-        self._private = None if path is not None else _private_folder()
-        file = Path(path) if self._private is None and path is not None else Path(self._private or "", "durable.db")
-        self.durable = Durable(file, clock=self.clock, sleep=self.clock.sleep, dice=random.Random(seed).random)
+        self._remove = None
+        if path is None:
+            folder = _private_folder()
+            path = Path(folder, "durable.db")
+            # Also where nobody closes it (a folder in memory costs memory), but never by a child that was forked.
+            self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+        self.durable = Durable(path, clock=self.clock, sleep=self.clock.sleep, dice=random.Random(seed).random)
         self._engine = self.durable._engine
         self._engine.replay_every_step = replay_every_step
         self._engine.branches_at_once = 1 if one_at_a_time else None
@@ -113,9 +118,9 @@ class Engine:
     def close(self) -> None:
         """Close the file; a private one is deleted."""
         self.durable.close()
-        if self._private is not None:
+        if self._remove is not None:
             forget_lock_file(self.path)
-            shutil.rmtree(self._private, ignore_errors=True)
+            self._remove()
 
     def __enter__(self) -> Engine:
         return self
@@ -292,3 +297,8 @@ def _private_folder() -> str:
     """A folder that only we can look into, in memory where there is a place for that."""
     in_memory = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)
     return tempfile.mkdtemp(prefix="durable-test-", dir=_MEMORY if in_memory else None)
+
+
+def _remove(folder: str, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -23,6 +23,7 @@ from durable_cli.errors import DatabaseReadOnly, DatabaseUnusable, DiskError, Du
 from durable_cli.execution import Progress
 from durable_cli.faces import shared_loop
 from durable_cli.fires import Fires
+from durable_cli.housekeeping import Housekeeping
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Run, Schedule, Status
 from durable_cli.patience import Patience, Rarely
@@ -81,6 +82,7 @@ class Worker:
 
     `concurrency`: how many runs at once. `stop`: set it, and the worker claims nothing new, lets running steps end for
     at most `grace_s` seconds and gives the rest back. `progress` is told what happens, in the threads of the runs.
+    `retention_ms`: how old finished runs become before they are pruned; None: none are.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Worker:
         stop: threading.Event | None = None,
         grace_s: float = 10.0,
         progress: Callable[[Progress], None] = silent,
+        retention_ms: int | None = None,
     ) -> None:
         self.engine = engine
         self.concurrency = concurrency
@@ -98,6 +101,8 @@ class Worker:
         self.grace_s = grace_s
         self.progress = progress
         self.counts = Counts()
+        self.cut_off = False
+        """Was a step still executing when the grace was over?"""
         self._changed = threading.Condition()  # guards what follows
         self._active: set[Claim] = set()
         self._changes = 0
@@ -106,6 +111,7 @@ class Worker:
         self._failures = Patience(1.0, 60.0)
         self._say = Rarely(log.warning, 300.0)
         self._fires = Fires(engine, self._code, self.counts, self._say)
+        self._house = Housekeeping(engine, retention_ms=retention_ms)
         self._suspects: dict[Claim, float] = {}
         self._shrunk_at = self._claimed_at = time.monotonic()
         self._backlog = False
@@ -183,6 +189,7 @@ class Worker:
         if self._broken is not None:
             raise self._broken
         self._reassert()
+        self._house.look()
         now = self.engine.now()
         free = self._free()
         facts = self.engine.database.read(lambda tx: self._look(tx, now, free))
@@ -195,11 +202,15 @@ class Worker:
         return min(POLL_S, max(0.0, (facts.next_at - now) / 1000))
 
     def _look(self, tx: Tx, now: int, free: int) -> _Facts:
+        next_at = runs.next_due_at(tx)
+        something = next_at is not None and next_at <= now
+        if something:
+            next_at = runs.next_due_at(tx, now)
         return _Facts(
             runs.claims(tx),
             runs.overdue(tx, now, _BATCH),
-            free > 0 and bool(self._due(tx, now, 1)),
-            min(filter(None, (runs.next_due_at(tx, now), schedules.next_wake_at(tx, now))), default=None),
+            something and free > 0 and bool(self._due(tx, now, 1)),
+            min(filter(None, (next_at, schedules.next_wake_at(tx, now))), default=None),
             [] if self.stop.is_set() else self._fires.due(tx, now),
         )
 
@@ -367,6 +378,7 @@ class Worker:
             self.engine.become("run")  # nobody shall leave anything to us from now on
             if self._wait_for_all(self.grace_s):
                 return
+            self.cut_off = True
             log.warning("not every run came to the end of a step in time; they are given back")
             self.engine.abandon()
         except _GIVE_UP:

@@ -17,13 +17,18 @@ from durable_cli.cli import (
     commands,
     crontabs,
     db,
+    doctor,
     errors,
     events,
+    keylog,
     keys,
     logs,
+    prune,
     runs,
     schedules,
     starting,
+    topics,
+    workflows,
     working,
 )
 from durable_cli.cli.options import HELP_NAMES, Command, Group, as_usage_error
@@ -72,13 +77,23 @@ def build() -> Group:
     app.command("inputs", cls=Command)(events.inputs)
     app.command("worker", cls=Command)(working.worker)
     app.command("tick", cls=Command)(working.tick)
-    group = _typer("Keys: list, show.", "keys")
+    group = _typer("Keys: list, show, log, eval, replay.", "keys")
     group.command("list", cls=Command)(keys.list_keys)
     group.command("show", cls=Command)(keys.show)
+    group.command("log", cls=Command)(keylog.log)
+    group.command("eval", cls=Command)(keylog.evaluate)
+    group.command("replay", cls=Command)(keylog.replay)
+    app.add_typer(group)
+    group = _typer("Workflows: policies, code, runs by status.", "workflows")
+    group.command("list", cls=Command)(workflows.list_workflows)
+    group.command("show", cls=Command)(workflows.show)
     app.add_typer(group)
     app.command("stats", cls=Command)(keys.stats)
     app.command("activity", cls=Command)(keys.activity)
+    app.command("prune", cls=Command)(prune.prune)
     app.command("check", cls=Command)(check.check)
+    app.command("doctor", cls=Command)(doctor.doctor)
+    app.command("help", cls=Command)(topics.show_help)
     group = _typer("Schedules: what is started by itself, and when.", "schedules")
     for name, command in {**schedules.COMMANDS, "import": crontabs.import_crontab}.items():
         group.command(name, cls=Command)(command)

@@ -154,7 +154,7 @@ def _values(names: Sequence[str], state: _Typed, typed: str) -> Iterable[Candida
         return _files(typed, suffix="")
     if "--app-dir" in names:
         return _files(typed, suffix=None)
-    if "--input" in names and typed.startswith("@"):
+    if ("--input" in names or "--input-lines" in names) and typed.startswith("@"):
         return [(f"@{path}", "") for path, _ in _files(typed[1:], suffix="")]
     return ()
 
@@ -168,6 +168,8 @@ def _arguments(state: _Typed, typed: str) -> Iterable[Candidate]:
         return _runs(state)
     if wanted == "KEY":
         return _keys(state)
+    if wanted == "W":
+        return _workflows(state)
     if wanted == "TARGET":
         return [*_workflows(state), *_files(typed, suffix=".py")]
     return ()

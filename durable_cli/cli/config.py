@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from durable_cli.errors import DatabaseUnusable, InvalidConfig, UsageError
+from durable_cli.errors import DatabaseUnusable, InvalidConfig, InvalidDuration, UsageError
 from durable_cli.places import who_else, package_root
 
-KEYS: Final = ("database", "app-dir")
+KEYS: Final = ("database", "app-dir", "retention")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a configuration file says. Paths in it are relative to its directory."""
+    """What a configuration file says. Paths in it are relative to its directory. `retention_ms`: how old finished runs
+    become before workers and ticks prune them; None: they never do."""
 
     file: Path
     database: Path | None
     app_dir: Path | None
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ def _checked(file: Path, table: Any) -> Config:
     if not isinstance(table, dict):
         raise InvalidConfig(f"{file}: tool.durable is a table")
     values: dict[str, Path] = {}
+    retention_ms: int | None = None
     for key, value in table.items():
         name = key.replace("_", "-")
         if name not in KEYS:
@@ -189,10 +192,26 @@ def _checked(file: Path, table: Any) -> Config:
                 facts=(f"it knows: {', '.join(KEYS)}",),
                 hint=f"did you mean {near[0]!r}?" if near else None,
             )
+        if name == "retention":
+            retention_ms = _retention(file, value)
+            continue
         if not isinstance(value, str) or not value or "\0" in value:
             raise InvalidConfig(f"{file}: {key} is a path in quotes, not {value!r}")
         values[name] = Path(os.path.abspath(file.parent / Path(value).expanduser()))
-    return Config(file, values.get("database"), values.get("app-dir"))
+    return Config(file, values.get("database"), values.get("app-dir"), retention_ms)
+
+
+def _retention(file: Path, value: object) -> int:
+    """A duration with a unit: whoever writes 30 means days, and seconds would delete nearly everything."""
+    from durable_cli.core.timing import parse_duration
+
+    try:
+        milliseconds = parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else 0
+    except InvalidDuration:
+        milliseconds = 0
+    if milliseconds <= 0:
+        raise InvalidConfig(f'{file}: retention is a duration in quotes with its unit, such as "30d", not {value!r}')
+    return milliseconds
 
 
 def _only_ours(file: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from durable_cli import render
+from durable_cli.cli import keyview
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.runs import Fields, Header, Limit, Since, limit_of, run_table
 from durable_cli.cli.session import Cell, Session
@@ -25,7 +26,7 @@ def list_keys(
     held: Annotated[bool, typer.Option("--held", help="Only keys that a run holds.")] = False,
     stuck: Annotated[
         str | None,
-        typer.Option("--stuck", metavar="DURATION", help="Only keys held by an unfinished run for so long."),
+        typer.Option("--stuck", metavar="DURATION", help="Only those held, unfinished, for so long or beyond max_hold."),
     ] = None,
     limit: Limit = None,
     fields: Fields = None,
@@ -40,7 +41,7 @@ def list_keys(
     session.list(
         [render.key_document(key) for key in found],
         render.KEY_FIELDS,
-        table=lambda: _key_table(session, found),
+        table=lambda: key_table(session, found),
         empty="no keys",
         chosen=fields,
         header=header,
@@ -49,7 +50,8 @@ def list_keys(
     return 0
 
 
-def _key_table(session: Session, keys: list[Key]) -> tuple[list[str], list[list[Cell]]]:
+def key_table(session: Session, keys: list[Key]) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows for a person. A key held longer than its workflow's max_hold is marked."""
     now = session.now()
     rows: list[list[Cell]] = [
         [
@@ -57,7 +59,9 @@ def _key_table(session: Session, keys: list[Key]) -> tuple[list[str], list[list[
             session.shown_key(key.key),
             key.holder_id or "-",
             session.status(key.status),
-            render.age(key.held_since, now),
+            (f"{render.age(key.held_since, now)}, too long", "red")
+            if key.held_too_long
+            else render.age(key.held_since, now),
             str(key.runs),
             str(key.readds_24h),
             key.waiting_id or "-",
@@ -90,6 +94,7 @@ def _details_document(details: KeyDetails) -> render.Document:
         "waiting": None if waiting is None else render.run_document(waiting),
         "all_runs": [render.run_document(run) for run in details.runs],
         "activity": [render.activity_document(row) for row in details.activity],
+        "lost_inputs": [keyview.lost_document(lost) for lost in keyview.lost_of(details)],
     }
 
 
@@ -100,7 +105,8 @@ def _show(session: Session, details: KeyDetails) -> None:
     if key.holder_id is None:
         lines.append("holder     nobody: the next start takes it")
     else:
-        lines.append(f"holder     {key.holder_id}  {word}, held {render.age(key.held_since, now)}")
+        long = ", longer than max_hold" if key.held_too_long else ""
+        lines.append(f"holder     {key.holder_id}  {word}, held {render.age(key.held_since, now)}{long}")
     if key.waiting_id is not None:
         lines.append(f"waiting    {key.waiting_id}")
     lines.append(f"re-adds    {key.readds_24h} in the last 24 h")
@@ -108,6 +114,8 @@ def _show(session: Session, details: KeyDetails) -> None:
     session.table(*run_table(session, details.runs), "no runs")
     if details.activity:
         session.table(*_activity_table(session, details.activity), "")
+    if lines := keyview.lost_lines(session, keyview.lost_of(details)):
+        session.out.answer("\n".join(["inputs that did not run", *lines]))
 
 
 def activity(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from durable_cli import render
 from durable_cli.errors import DurableError, UsageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from durable_cli.cli.session import Session
 
 
@@ -74,4 +77,76 @@ def parse(text: str, zone: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=rules.zone(zone))
-    return round(moment.timestamp() * 1000)
+    try:
+        return round(moment.timestamp() * 1000)
+    except OverflowError:
+        raise UsageError(f"{text!r} is beyond what a calendar here can say") from None
+
+
+def told(at: int, session: Session) -> str:
+    """A moment for a person in the local zone, which is named; in UTC where that has no name."""
+    try:
+        zone = default_zone(session)
+    except DurableError:
+        zone = "UTC"
+    return f"{local(at, zone)} ({zone})"
+
+
+def as_datetime(at: int) -> datetime:
+    """A moment for the library."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at / 1000, UTC)
+
+
+_LATE_MS: Final = 60_000
+"""A moment given may be so long over: `date -Is` has no fractions, and commands take a while."""
+_CLOCK: Final = re.compile(r"(?:(today|tomorrow)[ T])?(\d{1,2}):(\d{2})", re.ASCII)
+
+
+def ahead(text: str, session: Session) -> tuple[int, str | None]:
+    """The moment of `--at` in ms UTC, and the zone it was read in (None: it says its offset itself).
+
+    ISO 8601, without an offset in the local zone, or `18:00`: today, tomorrow if that is over (also `today 18:00`).
+    Raises UsageError, also for what is over, InvalidZone.
+    """
+    now = session.now()
+    zone: str | None
+    clock = _CLOCK.fullmatch(text.strip())
+    if clock is not None:
+        zone = here = default_zone(session)
+        at = _next_time(clock[1], int(clock[2]), int(clock[3]), here, now, text)
+    else:
+        zone = None if _has_offset(text) else default_zone(session)
+        at = parse(text, zone or "UTC")
+    if at < now - _LATE_MS:
+        raise UsageError(f"{text!r} is over: it was {render.age(at, now)}", hint="leave it out to start now")
+    return at, zone
+
+
+def _has_offset(text: str) -> bool:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _next_time(day: str | None, hour: int, minute: int, zone: str, now: int, text: str) -> int:
+    from datetime import datetime, timedelta
+
+    from durable_cli.core import cron as rules
+
+    if hour > 23 or minute > 59:
+        raise UsageError(f"{text!r} is no time of a day; it goes from 00:00 to 23:59")
+    today = datetime.fromtimestamp(now / 1000, rules.zone(zone))
+    moments = [
+        round(
+            (today + timedelta(days=days)).replace(hour=hour, minute=minute, second=0, microsecond=0).timestamp() * 1000
+        )
+        for days in (0, 1)
+    ]
+    if day is not None:
+        return moments[day == "tomorrow"]
+    return moments[0] if moments[0] > now else moments[1]

@@ -29,7 +29,7 @@ FORMATS: Final = ("table", "json", "jsonl", "tsv", "csv", "ids")
 HELP_NAMES: Final = ("-h", "--help")
 COLORS: Final = ("auto", "always", "never")
 
-ALIASES: Final = {"ls": "list", "rm": "remove", "key": "keys", "schedule": "schedules", "provide-input": "input"}
+ALIASES: Final = {"ls": "list", "rm": "remove", "key": "keys", "schedule": "schedules", "workflow": "workflows", "provide-input": "input"}
 EXPANSIONS: Final = {
     "ps": ("runs", "list", "--unfinished"),
     "show": ("runs", "show"),
@@ -92,6 +92,7 @@ class Parser(_OptionParser):
     literal = False  # a `--` of this level was read: what is left are plain arguments
 
     def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[Any]]:
+        """Read a command line to its end, then raise the first mistake in it."""
         state = _ParsingState(args)
         first: ParseError | None = None
         while True:
@@ -183,16 +184,19 @@ class Group(_Shared, TyperGroup):
     """A group with the shared options, aliases and did-you-mean."""
 
     def parse_args(self, ctx: _click.Context, args: list[str]) -> list[str]:
+        """Also note whether a `--` ended the options of this level."""
         rest = super().parse_args(ctx, args)
         ctx.meta["durable.literal"] = ctx.meta["durable.parser"].literal
         return rest
 
     def get_command(self, ctx: _click.Context, cmd_name: str) -> _click.Command | None:
+        """A command by its name or an alias of it."""
         return self.commands.get(cmd_name) or self.commands.get(ALIASES.get(cmd_name, ""))
 
     def resolve_command(
         self, ctx: _click.Context, args: list[str]
     ) -> tuple[str | None, _click.Command | None, list[str]]:
+        """The command that the arguments name, and what is left of them. Raises UsageError with what was meant."""
         literal = ["--"] if ctx.meta["durable.literal"] else []
         if ctx.parent is None and args[0] in EXPANSIONS:
             first, *more = EXPANSIONS[args[0]]
@@ -204,6 +208,7 @@ class Group(_Shared, TyperGroup):
         return command.name, command, [*literal, *args[1:]]
 
     def invoke(self, ctx: _click.Context) -> Any:
+        """Call the command that was named; without one, say which there are."""
         if not ctx._protected_args and not self.invoke_without_command:
             names = [name for name, command in self.commands.items() if not command.hidden]
             raise UsageError(

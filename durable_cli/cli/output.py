@@ -187,6 +187,13 @@ class Output:
         text = render.ascii_text(line) if self.ascii_only and not raw else line
         self._write(self._err, (text + "\n").encode("utf-8", "backslashreplace"))
 
+    def ask(self, question: str) -> None:
+        """A question on stderr, behind which the answer is typed."""
+        _flush()
+        self._clear_live()
+        text = render.ascii_text(question) if self.ascii_only else question
+        self._write(self._err, text.encode("utf-8", "backslashreplace"))
+
     def note(self, line: str) -> None:
         """A line that only a person at a terminal wants (or who asked for `-v`)."""
         if not self.quiet and not self.json and (self.terminal_err or self.verbose):

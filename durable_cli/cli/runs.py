@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from durable_cli import render
-from durable_cli.cli import ends
+from durable_cli.cli import ends, keyview
 from durable_cli.cli.executing import execute, finish, start_document
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Cell, Session, check_run_options
 from durable_cli.cli.starting import DryRun, Grace, print_id, tell_explanation
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import CannotCancel
-from durable_cli.model import Run, Status, StepStatus
+from durable_cli.model import Run, Status, Step, StepStatus
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
+    from durable_cli.lookup import KeyDetails
 
 RunArgument = Annotated[
     str | None,
@@ -79,7 +81,7 @@ def list_runs(
     session.list(
         [render.run_document(run) for run in found],
         render.RUN_FIELDS,
-        table=lambda: run_table(session, found),
+        table=lambda: run_table(session, found, client.waits(found) if client is not None else {}),
         empty="no runs",
         chosen=fields,
         header=header,
@@ -88,8 +90,10 @@ def list_runs(
     return 0
 
 
-def run_table(session: Session, runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
-    """Columns and rows for a person."""
+def run_table(
+    session: Session, runs: Sequence[Run], waits: Mapping[str, Sequence[Step]] = MappingProxyType({})
+) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows for a person. `waits`: by the id of a run, its operations that wait."""
     now = session.now()
     rows: list[list[Cell]] = []
     for run in runs:
@@ -102,6 +106,10 @@ def run_table(session: Session, runs: Sequence[Run]) -> tuple[list[str], list[li
             note = f"waits behind {run.runs_after_id}"
         elif run.owner is not None and run.owner.alive is False:
             note = "its process is dead; the next start adopts it"
+        elif run.id in waits:
+            steps = waits[run.id]
+            more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
+            note = session.shown(f"{steps[0].name}: {render.waits_for(steps[0], now)}{more}")
         elif run.due_at is not None and run.due_at > now:
             note = f"due {render.age(run.due_at, now)}"
         key = session.shown_key(run.key) + ("" if run.holds_key or run.key is None else " (not held)")
@@ -114,12 +122,15 @@ def show(ctx: typer.Context, run: RunArgument = None, key: RunKey = None, workfl
     """One run: what it is, its steps, how it ended."""
     session: Session = ctx.obj
     check_run_options(run, key, workflow)
-    found = session.run(session.existing(), run, key, workflow)
-    session.one(render.run_document(found), lambda: _show(session, found), id_field="id")
+    client = session.existing()
+    found = session.run(client, run, key, workflow)
+    view = None if found.key is None else client.key(found.key, workflow=found.workflow)
+    document = {**render.run_document(found), "key_view": None if view is None else keyview.document(view)}
+    session.one(document, lambda: _show(session, found, view), id_field="id")
     return 0
 
 
-def _show(session: Session, run: Run) -> None:
+def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
     now, shown = session.now(), session.shown
     word = render.status_word(str(run.status), ascii_only=session.out.ascii_only)
     lines = [f"run        {run.id}", f"workflow   {run.workflow}", f"status     {word}"]
@@ -146,6 +157,8 @@ def _show(session: Session, run: Run) -> None:
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
         lines += [f"  {shown(line)}" for line in (run.error.traceback or "").rstrip("\n").split("\n") if line]
+    if view is not None:
+        lines += keyview.run_lines(session, view)
     session.out.answer("\n".join(lines))
 
 

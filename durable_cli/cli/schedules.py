@@ -79,7 +79,7 @@ def list_schedules(ctx: typer.Context, limit: Limit = None, fields: Fields = Non
     session.list(
         [schedule_document(schedule) for schedule in found],
         FIELDS,
-        table=lambda: _table(session, found),
+        table=lambda: schedule_table(session, found),
         empty="no schedules",
         chosen=fields,
         header=header,
@@ -88,7 +88,8 @@ def list_schedules(ctx: typer.Context, limit: Limit = None, fields: Fields = Non
     return 0
 
 
-def _table(session: Session, found: Sequence[Schedule]) -> tuple[list[str], list[list[Cell]]]:
+def schedule_table(session: Session, found: Sequence[Schedule]) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows for a person."""
     now = session.now()
     rows: list[list[Cell]] = [
         [

@@ -33,6 +33,7 @@ class Session:
         self.no_input = False
         self._config: dict[Path, settings.Config | None] = {}
         self._client: Durable | None = None
+        self._told: settings.Place | None = None  # by -v; once is enough
 
     def take(self, given: Mapping[str, Any]) -> None:
         """The shared options of one level of the command line; they count over those of the level before."""
@@ -71,7 +72,8 @@ class Session:
         place = settings.database(self.db, self.env, config)
         if place.warning and self.out.terminal_err:
             self.out.note(f"{self.out.styled('warning:', '33')} {place.warning} ({place.path})")
-        if self.out.verbose:
+        if self.out.verbose and place != self._told:
+            self._told = place
             self.out.note(f"database: {render.safe(str(place.path))} ({place.source})")
         return place
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from durable_cli import render
-from durable_cli.cli import errors, installing
+from durable_cli.cli import errors, installing, moments
 from durable_cli.cli.executing import (
     REPORTS,
     execute,
@@ -182,7 +182,7 @@ def run(
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := recently_completed(client, definition.name, key, older_ms, session)) is not None:
+    if older_ms is not None and (recent := recently_completed(client, definition.name, key, older_ms, session)):
         session.one(recent_document(recent), lambda: None, id_field="run_id")
         session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
         return 0
@@ -215,31 +215,81 @@ def start(
     input: Input = None,
     params: Params = None,
     on_duplicate: OnDuplicate = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Begin then: 18:00 or 2026-12-24T18:00 (local), ...Z or ...+01:00."),
+    ] = None,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Begin so long from now.")] = None,
+    input_lines: Annotated[
+        str | None,
+        typer.Option("--input-lines", metavar="-|@FILE", help='Many starts: {"input": ..., "key": ...} a line.'),
+    ] = None,
     conflict_exit_code: ConflictExitCode = None,
     moved: Moved = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Record a start and print the id of its run; another process executes it."""
+    """Record a start and print the id of its run; another process executes it.
+
+    With --input-lines a start for each line of JSON, an object with input, key, on_duplicate, timeout, at, delay (all
+    optional), and an answer for each as a line of JSON; exit 1 where any line was refused.
+    """
     session: Session = ctx.obj
     call = Call(target, key, input, tuple(params or ()), on_duplicate, moved)
+    if input_lines is not None:
+        alone = {"--key": key, "--input": input, "-P": params, "--at": at, "--delay": delay, "-E": conflict_exit_code}
+        return _start_lines(session, call, input_lines, [name for name, it in alone.items() if it], dry_run=dry_run)
+    later, zone = _later(session, at, delay)
     value = call.value(session)
     client = session.writer(target)
     definition = call.load(session, client)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
-        return tell_explanation(session, client.explain_start(definition, execute=False, **asked))
+        explained = client.explain_start(definition, execute=False, **asked)
+        if later and explained.action in ("create", "replace"):
+            facts = (*explained.facts, f"it would begin {moments.told(client.later(**later), session)}")
+            explained = dataclasses.replace(explained, facts=facts)
+        return tell_explanation(session, explained)
     try:
-        result = client.start(definition, **asked)
+        result = client.start(definition, **asked, **later)
     except KeyTaken as error:
         code = errors.report(error, session.out)
         return code if conflict_exit_code is None else conflict_exit_code
     found = client.run(result.run_id)
-    session.one(start_document(found, result), lambda: print_id(session, found.id), id_field="run_id")
+    document = start_document(found, result) | ({"due_at": render.iso(found.due_at), "zone": zone} if later else {})
+    session.one(document, lambda: print_id(session, found.id), id_field="run_id")
+    if later and result.outcome not in (Outcome.CREATED, Outcome.REPLACED) and not session.out.quiet:
+        session.out.say(f"--at and --delay are for new runs; run {found.id} begins when it would have")
     if result.outcome is not Outcome.EXISTING:
-        session.out.note(note_of(result.outcome, found.id))
+        begins = f"; it begins {moments.told(found.due_at, session)}" if later and found.due_at is not None else ""
+        session.out.note(note_of(result.outcome, found.id) + begins)
         return 0
     tell_existing(session, found)
     return 0 if conflict_exit_code is None else conflict_exit_code
+
+
+def _later(session: Session, at: str | None, delay: str | None) -> tuple[dict[str, Any], str | None]:
+    """`at=` or `delay=` for the client (empty: neither was given), and the zone that `--at` was read in."""
+    if at is not None and delay is not None:
+        raise UsageError("--at and --delay both say when; give one of them")
+    if delay is not None:
+        parse_duration(delay)  # before users' code is loaded
+        return {"delay": delay}, None
+    if at is None:
+        return {}, None
+    moment, zone = moments.ahead(at, session)
+    return {"at": moments.as_datetime(moment)}, zone
+
+
+def _start_lines(session: Session, call: Call, source: str, given: list[str], *, dry_run: bool) -> int:
+    from durable_cli.cli import bulk  # late: few starts are in bulk
+
+    if given:
+        raise UsageError(f"{given[0]} does not go with --input-lines; each line says its own")
+    descriptor = bulk.open_lines(source, may_ask=not session.no_input)
+    client = session.writer(call.target)
+    definition = call.load(session, client)
+    defaults = bulk.Defaults(call.on_duplicate, call.moved)
+    return bulk.start_lines(session, client, definition, descriptor, defaults, dry_run=dry_run)
 
 
 def print_id(session: Session, run_id: str) -> None:

@@ -66,7 +66,7 @@ def worker(
         "a signal lets running steps end"
     )
     _guarded(signals, it.work)
-    if it.busy:  # steps that did not end within the grace; their runs were given back
+    if it.cut_off:  # steps that did not end within the grace; their runs were given back
         assert signals.number is not None
         _tell(session, it.counts)
         return _leave_soon(128 + signals.number)
@@ -119,7 +119,14 @@ def _worker(session: Session, client: Durable, concurrency: int, grace_ms: int) 
             session.out.note(f"{name}: running steps may end ({format_duration(grace_ms)}); again stops at once")
 
     signals = Signals(grace_ms=grace_ms + _BACKSTOP_MS, abandon=client.abandon, say=say)
-    it = client.worker(concurrency=concurrency, stop=signals.stop, grace=grace_ms / 1000, progress=_progress(session))
+    config = session.config()
+    it = client.worker(
+        concurrency=concurrency,
+        stop=signals.stop,
+        grace=grace_ms / 1000,
+        progress=_progress(session),
+        retention=None if config is None or config.retention_ms is None else config.retention_ms / 1000,
+    )
     return it, signals
 
 

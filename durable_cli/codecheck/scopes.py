@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from durable_cli.calls import Calls
 from durable_cli.codecheck.names import Function, Names, body_of, functions_in, locals_of, own_nodes, parameters
-from durable_cli.context import Context, _Calls
+from durable_cli.context import Context
 
-OPERATIONS: Final = frozenset(name for name in {*dir(Context)} - {*dir(_Calls)} if not name.startswith("_"))
-"""What is recorded and replayed. `heartbeat`, `attempt` and the like are of `_Calls`: steps may use them."""
+OPERATIONS: Final = frozenset(name for name in {*dir(Context)} - {*dir(Calls)} if not name.startswith("_"))
+"""What is recorded and replayed. `heartbeat`, `attempt` and the like are of `Calls`: steps may use them."""
 
 _CONTAINERS: Final = frozenset(
     ("list", "dict", "set", "collections.defaultdict", "collections.deque", "collections.Counter", "bytearray")

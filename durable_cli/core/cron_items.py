@@ -29,6 +29,8 @@ class FieldRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """One of the five fields: which numbers, and which names for them."""
+
     name: str
     low: int
     high: int

@@ -24,6 +24,7 @@ class Misfit(Exception):
         self.path: list[str] = []
 
     def message(self, place: str) -> str:
+        """What does not fit, and where in `place`."""
         return f"{inside(place, self.path)} is {self.found}, but {self.wanted} is annotated"
 
 

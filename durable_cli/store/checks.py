@@ -103,13 +103,15 @@ _BROKEN: tuple[tuple[str, str], ...] = (
 )
 
 
-def check(tx: Tx) -> list[str]:
-    """What is wrong with the file, a sentence each; empty: nothing."""
+def check(tx: Tx, *, quick: bool = False) -> list[str]:
+    """What is wrong with the file, a sentence each; empty: nothing.
+
+    `quick`: without comparing the indexes with their tables, in a fifth of the time.
+    """
+    pragma = "quick_check" if quick else "integrity_check"
     try:
         found = [
-            f"the file is damaged: {row['integrity_check']}"
-            for row in tx.rows("PRAGMA integrity_check")
-            if row["integrity_check"] != "ok"
+            f"the file is damaged: {row[pragma]}" for row in tx.rows(f"PRAGMA {pragma}") if row[pragma] != "ok"
         ]
         found += [
             f"a row of {row['table']} refers to a row of {row['parent']} that does not exist"

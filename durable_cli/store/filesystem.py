@@ -31,20 +31,25 @@ def check(path: Path, mounts: str | None = None) -> None:
     """
     if os.environ.get(OVERRIDE) == "1":
         return
-    if mounts is None:
-        if sys.platform != "linux":
-            return
-        try:
-            mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
-        except OSError:
-            return
-    kind, mounted = mount_of(str(path.parent), mounts)
+    kind, mounted = kind_of(path, mounts)
     if kind in UNSAFE:
         raise NetworkFilesystem(
             f"{path} lies on a {kind} file system ({mounted}), where SQLite loses data without an error",
             facts=("a local disk is needed; in a container: a named volume, not a folder of the host",),
             hint=f"--db on a local disk, or {OVERRIDE}=1 if you know that it is safe",
         )
+
+
+def kind_of(path: Path, mounts: str | None = None) -> tuple[str, str]:
+    """(type, mount point) of the file system that the database at `path` is on; two empty texts where nobody says."""
+    if mounts is None:
+        if sys.platform != "linux":
+            return "", ""
+        try:
+            mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
+        except OSError:
+            return "", ""
+    return mount_of(str(path.parent), mounts)
 
 
 def mount_of(folder: str, mounts: str) -> tuple[str, str]:

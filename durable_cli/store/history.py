@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from durable_cli.model import RunError, Step, StepStatus
@@ -157,6 +158,18 @@ WHERE s.run_id = :run AND s.status = 'waiting' AND s.child_id IS NOT NULL
   AND (:inside = '' OR instr(s.branch, :inside) = 1)
   AND (:decided OR {STILL_WANTED})
 """
+
+
+def waiting_of(tx: Tx, rows: Sequence[int]) -> dict[int, list[Step]]:
+    """The operations that wait, of some runs (by row id)."""
+    found: dict[int, list[Step]] = {}
+    sql = (
+        f"SELECT run_id, {_COLUMNS} FROM durable_steps WHERE status = 'waiting'"
+        " AND run_id IN (SELECT value FROM json_each(:rows)) ORDER BY run_id, branch, seq"
+    )
+    for row in tx.rows(sql, rows=json.dumps(list(rows))):
+        found.setdefault(row.pop("run_id"), []).append(from_row(row))
+    return found
 
 
 def children_waited_for(tx: Tx, run: int, *, inside: str = "", decided: bool = True) -> set[int]:

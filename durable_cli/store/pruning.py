@@ -66,10 +66,23 @@ def clock_mark(tx: Tx) -> Mark | None:
     return None if text is None else Mark(**json.loads(text))
 
 
+_KEEP: Final = """
+INSERT INTO durable_meta (name, value) VALUES (:name, :text) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+
+
 def leave_clock_mark(tx: Tx, mark: Mark) -> None:
     """Leave a mark."""
-    tx.change(
-        "INSERT INTO durable_meta (name, value) VALUES ('clock_mark', :text)"
-        " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        text=json.dumps({"wall": mark.wall, "boot": mark.boot, "boottime": mark.boottime}),
-    )
+    text = json.dumps({"wall": mark.wall, "boot": mark.boot, "boottime": mark.boottime})
+    tx.change(_KEEP, name="clock_mark", text=text)
+
+
+def complained_at(tx: Tx) -> int | None:
+    """When a worker or tick last said that it prunes nothing by this clock."""
+    text = tx.value("SELECT value FROM durable_meta WHERE name = 'clock_complaint'")
+    return None if text is None else int(text)
+
+
+def note_complaint(tx: Tx, now: int) -> None:
+    """It says so now."""
+    tx.change(_KEEP, name="clock_complaint", text=str(now))

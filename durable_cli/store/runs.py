@@ -183,7 +183,8 @@ def due(tx: Tx, now: int, limit: int, *, runs: Sequence[str] = (), workflows: Se
 
 _NEXT_OF_ONE = """
 SELECT due_at FROM durable_runs
-WHERE finished_at IS NULL AND status = '{status}' AND due_at > :after AND owner_id IS NULL ORDER BY due_at LIMIT 1
+WHERE finished_at IS NULL AND status = '{status}' AND due_at > :after AND owner_id IS NULL AND runs_after_id IS NULL
+ORDER BY due_at LIMIT 1
 """
 _NEXT_DUE = f"SELECT min(due_at) FROM ({_of_each_status(_NEXT_OF_ONE)})"
 
@@ -194,18 +195,26 @@ def next_due_at(tx: Tx, after: int = -1) -> int | None:
     return found
 
 
-_DESCENDANT = f"""
+_TREE = """
 WITH RECURSIVE tree (id) AS (
   SELECT id FROM durable_runs WHERE parent_id = :root
   UNION SELECT c.id FROM durable_runs c JOIN tree ON c.parent_id = tree.id)
-{_SELECT} WHERE r.id IN (SELECT id FROM tree) AND {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.id LIMIT 1
 """
+_DESCENDANT = f"""
+{_TREE} {_SELECT} WHERE r.id IN (SELECT id FROM tree) AND {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.id LIMIT 1
+"""
+_OWNED_DESCENDANTS = f"{_TREE} {_SELECT} WHERE r.id IN (SELECT id FROM tree) AND r.owner_id IS NOT NULL ORDER BY r.id"
 
 
 def due_descendant(tx: Tx, root: int, now: int, *, besides: Sequence[str] = ()) -> Run | None:
     """A run that this one, or a run started by it, has started, and that may be claimed now."""
     row = tx.row(_DESCENDANT, root=root, now=now, besides=json.dumps(besides))
     return from_row(row) if row else None
+
+
+def owned_descendants(tx: Tx, root: int) -> list[Run]:
+    """The runs that this one, or a run started by it, has started, and that have an owner, dead or alive."""
+    return [from_row(row) for row in tx.rows(_OWNED_DESCENDANTS, root=root)]
 
 
 def owned(tx: Tx) -> list[Run]:

@@ -27,7 +27,7 @@ INSERT INTO durable_runs
    timeout_ms, deadline_at, parent_id, debounced)
 VALUES
   (:public_id, :workflow, :key, :holds, :after, :input, :now, :due_at, CASE WHEN :holds THEN :now END,
-   :timeout, :due_at + :timeout, :parent, :debounced)
+   :timeout, CASE WHEN :after IS NULL THEN :due_at + :timeout END, :parent, :debounced)
 """
 
 
@@ -45,8 +45,8 @@ def insert(
     parent: int | None = None,
     debounced: bool = False,
 ) -> int:
-    """A new pending run: without key, holding its key, or waiting behind `runs_after` (then without due time, and
-    its timeout does not count yet)."""
+    """A new pending run: without key, holding its key, or waiting behind `runs_after` (then its timeout does not count
+    yet, and it has a due time only if its start asked for one)."""
     tx.notices.append(Notice("run.started", {"run_id": public_id, "key": key}))
     return tx.insert(
         _INSERT,
@@ -76,13 +76,14 @@ def take_key(tx: Tx, row_id: int, now: int) -> None:
 
 _PROMOTE = """
 UPDATE durable_runs
-SET runs_after_id = NULL, holds_key = 1, held_since = :now, due_at = :now, deadline_at = :now + timeout_ms
+SET runs_after_id = NULL, holds_key = 1, held_since = :now,
+    due_at = max(:now, coalesce(due_at, :now)), deadline_at = max(:now, coalesce(due_at, :now)) + timeout_ms
 WHERE id = :id
 """
 
 
 def promote(tx: Tx, row_id: int, now: int) -> None:
-    """A waiting run takes the key and is due."""
+    """A waiting run takes the key and is due, unless its start asked for a later moment."""
     tx.change(_PROMOTE, id=row_id, now=now)
 
 
@@ -97,12 +98,14 @@ def set_input(tx: Tx, row_id: int, input: str) -> None:
 
 
 _POSTPONE = """
-UPDATE durable_runs SET input = :input, due_at = :due, deadline_at = :due + timeout_ms WHERE id = :id AND epoch = 0
+UPDATE durable_runs
+SET input = :input, due_at = :due, deadline_at = CASE WHEN runs_after_id IS NULL THEN :due + timeout_ms END
+WHERE id = :id AND epoch = 0
 """
 
 
 def postpone(tx: Tx, row_id: int, input: str, due_at: int) -> None:
-    """A debounced run takes a newer input and waits anew."""
+    """A run that has not begun takes a newer input and does not begin before `due_at`."""
     tx.change(_POSTPONE, id=row_id, input=input, due=due_at)
 
 
@@ -225,14 +228,21 @@ def note_due(tx: Tx, workflow: str, text: str, now: int) -> None:
 _GIVE_BACK = """
 UPDATE durable_runs
 SET owner_id = NULL, crashes = crashes + :crash,
-    due_at = CASE WHEN status = 'waiting' THEN due_at ELSE coalesce(due_at, :now) END,
+    due_at = CASE WHEN status <> 'waiting' THEN coalesce(due_at, :now)
+                  WHEN EXISTS (SELECT 1 FROM durable_steps s JOIN durable_runs child ON child.id = s.child_id
+                               WHERE s.run_id = durable_runs.id AND s.status = 'waiting' AND child.finished_at IS NULL)
+                  THEN min(coalesce(due_at, :now), :now) ELSE due_at END,
     status = CASE status WHEN 'running' THEN 'pending' ELSE status END
 WHERE id = :id AND finished_at IS NULL
 """
 
 
 def give_back(tx: Tx, row_id: int, now: int, *, crash: bool) -> None:
-    """The run has no owner any more and may be claimed. `crash`: its owner died while it executed."""
+    """The run has no owner any more and may be claimed. `crash`: its owner died while it executed.
+
+    One that waits for a child is due: its owner may have been the one to execute the child, and whoever takes it up
+    in the foreground goes on with that.
+    """
     tx.change(_GIVE_BACK, id=row_id, now=now, crash=int(crash))
 
 
@@ -254,7 +264,7 @@ def end(
 
 _REVIVE = """
 UPDATE durable_runs
-SET status = 'pending', error = NULL, finished_at = NULL, due_at = :now, crashes = 0,
+SET status = 'pending', error = NULL, finished_at = NULL, due_at = :now, crashes = 0, debounced = 0,
     deadline_at = :now + timeout_ms,
     holds_key = (key IS NOT NULL),
     held_since = CASE WHEN key IS NULL THEN NULL WHEN holds_key = 1 THEN held_since ELSE :now END

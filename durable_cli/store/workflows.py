@@ -48,6 +48,23 @@ def names(tx: Tx) -> list[str]:
     return [row["name"] for row in tx.rows("SELECT name FROM durable_workflows ORDER BY name")]
 
 
+_COUNTS = """
+SELECT w.name, r.status, count(*) AS n, sum(r.holds_key) AS held
+FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
+WHERE :workflow IS NULL OR w.name = :workflow
+GROUP BY w.id, r.status ORDER BY w.name, r.status
+"""
+
+
+def counts(tx: Tx, workflow: str | None = None) -> dict[str, tuple[dict[str, int], int]]:
+    """By the name of each workflow that has runs: its runs by status, and how many of them hold a key."""
+    found: dict[str, tuple[dict[str, int], int]] = {}
+    for row in tx.rows(_COUNTS, workflow=workflow):
+        runs, held = found.get(row["name"], ({}, 0))
+        found[row["name"]] = ({**runs, row["status"]: row["n"]}, held + row["held"])
+    return found
+
+
 _INSERT = f"""
 INSERT INTO durable_workflows ({", ".join(_FIELDS)}, updated_at)
 VALUES ({", ".join(f":{field}" for field in _FIELDS)}, :now)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -192,6 +193,11 @@ class Cli:
         """A real process."""
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return subprocess.Popen(self.argv(*argv), cwd=self.dir, env=self.full_env(env), **options)
+
+    def process_of(self, code: str) -> subprocess.Popen[bytes]:
+        """A real process of this Python code, whose one argument is the database."""
+        argv = [sys.executable, "-c", "import sys\n" + textwrap.dedent(code), str(self.db)]
+        return subprocess.Popen(argv, cwd=self.dir, env=self.full_env(), stdout=subprocess.PIPE)
 
     def real(self, *argv: str, env: dict[str, str] | None = None, **options: Any) -> Result:
         """A real process, to its end."""

@@ -368,6 +368,20 @@ def test_a_private_file_is_deleted_and_leaves_no_descriptor():
     assert len(os.listdir("/dev/fd")) <= before + 1
 
 
+def test_a_private_file_that_nobody_closed_is_deleted_by_its_process_only():
+    """At the end of the process at the latest; a forked child that ends before leaves it alone."""
+    code = (
+        "import os, sys\nfrom durable_cli.testing import Engine\nengine = Engine()\nengine.durable.runs()\n"
+        "print(engine.path, flush=True)\nchild = os.fork()\nif not child: sys.exit(0)\n"
+        "os.waitpid(child, 0)\nprint(engine.path.exists())\n"
+    )
+    root = str(Path(durable_cli.__file__).parent.parent)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": root}
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    path, there = ended.stdout.split()
+    assert (there, Path(path).parent.exists()) == ("True", False)
+
+
 def test_a_file_of_ones_own_stays(tmp_path):
     """With a path the file is kept, and another engine goes on with it."""
     with Engine(tmp_path / "mine.db") as engine:

@@ -543,7 +543,7 @@ def test_a_step_that_outlasts_the_grace_is_given_back(real: Durable, kind: str) 
             assert began.wait(30)
         run = real.run(run_id)
         assert (run.status, run.owner, run.crashes) == (Status.PENDING, None, 0)
-        assert worker.busy
+        assert worker.cut_off
         assert not any(thread.name.startswith("durable-run") and not thread.daemon for thread in threading.enumerate())
         gate.set()
         until(lambda: not worker.busy, "the late step")

@@ -14,11 +14,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keymodel
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from keymodel import Model, unfinished
 
 from durable_cli import Context, Debounce, Durable, KeyTaken, Retry, definition, foreground, workflow
@@ -33,7 +33,7 @@ from durable_cli.worker import Worker
 SEEN: Counter[str] = Counter()
 """What has happened over all examples: rules, and the model's branches."""
 _MEMORY = Path("/dev/shm")
-KEYS = ("a", "b")
+KEYS = ("a", "a", "a", "b")
 POLICIES = ("use_existing", "error", "cancel_existing", "run_again", "send_event:poke")
 RULES: dict[str, dict[str, Any]] = {
     "plain": {"reuse": "after_close", "period": None, "cap": None, "timeout": None, "merge": False},
@@ -212,21 +212,30 @@ class KeyMachine(RuleBasedStateMachine):
             for name in RULES:
                 definition.forget(name)
 
+    @initialize(names=st.lists(st.sampled_from(tuple(RULES)), min_size=1, max_size=2, unique=True))
+    def of_these_workflows(self, names: list[str]) -> None:
+        """An example is about one or two workflows: what shows much happens on few keys."""
+        self.names = names
+
     # -- starting ----------------------------------------------------------------------------------------------------
 
-    starts_of = {
-        "name": st.sampled_from(tuple(RULES)),
-        "key": st.sampled_from((*KEYS, *KEYS, *KEYS, *KEYS, None)),
+    starts_of: ClassVar[dict[str, Any]] = {
+        "number": st.integers(0, 1),
+        "key": st.sampled_from((*KEYS, *KEYS, *KEYS, None)),
         "value": st.integers(0, 3),
         "policy": st.sampled_from(POLICIES),
         "who": st.integers(0, 1),
     }
 
     @rule(**starts_of, delay=st.sampled_from((None, None, None, 15, 45)), again=st.booleans())
-    def start(self, name: str, key: str | None, value: int, policy: str, who: int, delay: int | None, again: bool) -> None:
-        for _ in range(2 if again else 1):  # a burst: so much happens on keys that are busy
-            self._start(name, key, value, policy, who, delay)
-            value += 1
+    def start(
+        self, number: int, key: str | None, value: int, policy: str, who: int, delay: int | None, again: bool
+    ) -> None:
+        for more in range(2 if again else 1):
+            self._start(self._name(number), key, value + more, policy, who, delay)
+
+    def _name(self, number: int) -> str:
+        return self.names[number % len(self.names)]
 
     def _start(self, name: str, key: str | None, value: int, policy: str, who: int, delay: int | None) -> None:
         if name == "once" and policy == "run_again":
@@ -245,7 +254,8 @@ class KeyMachine(RuleBasedStateMachine):
         self._answered(got, wanted[:2])
 
     @rule(**starts_of)
-    def execute(self, name: str, key: str | None, value: int, policy: str, who: int) -> None:
+    def execute(self, number: int, key: str | None, value: int, policy: str, who: int) -> None:
+        name = self._name(number)
         if name == "once" and policy == "run_again":
             return
         process = self.processes[who]
@@ -303,13 +313,21 @@ class KeyMachine(RuleBasedStateMachine):
         self.model.begin(run, process.name)
         SEEN["claimed"] += 1
 
-    @rule(
-        who=st.integers(0, 1),
-        number=st.integers(0, 3),
-        act=st.sampled_from(("complete", "complete", "fail", "fail", "nap", "event", "undoable", "undoable")),
-        undo=st.booleans(),
-        stays=st.booleans(),
-    )
+    turns_of: ClassVar[dict[str, Any]] = {
+        "who": st.integers(0, 1),
+        "number": st.integers(0, 3),
+        "act": st.sampled_from(("complete", "complete", "fail", "fail", "nap", "event", "undoable", "undoable")),
+        "undo": st.booleans(),
+        "stays": st.booleans(),
+    }
+
+    @rule(**turns_of)
+    def work(self, who: int, number: int, act: str, undo: bool, stays: bool) -> None:
+        """What a worker does: claim, and execute."""
+        self.claim(who, number, True)
+        self.turn(who, 0, act, undo, stays)
+
+    @rule(**turns_of)
     def turn(self, who: int, number: int, act: str, undo: bool, stays: bool) -> None:
         """An owner executes one of its runs until it rests or ends."""
         process = self.processes[who]
@@ -420,8 +438,9 @@ class KeyMachine(RuleBasedStateMachine):
         assert bool(answer.cancelled) == self.model.cancel(run)
         assert answer.status == run["status"]
 
-    @rule(who=st.integers(0, 1), name=st.sampled_from(tuple(RULES)), key=st.sampled_from(KEYS))
-    def cancel_by_key(self, who: int, name: str, key: str) -> None:
+    @rule(who=st.integers(0, 1), number=st.integers(0, 1), key=st.sampled_from(KEYS))
+    def cancel_by_key(self, who: int, number: int, key: str) -> None:
+        name = self._name(number)
         of_key = self.model._of(name, key)
         run = self.model.holder(name, key) or (of_key[-1] if of_key else None)
         answer = self.processes[who].durable.cancel(key=key, workflow=name)

@@ -2,13 +2,15 @@
 
 The input is the path of the trace. `JOBS_ACT` says what happens in a step of this process: `hold:STEP:GATE` waits at
 a gate (crashkit.Gate), `die:STEP:before` and `die:STEP:after` kill the process before or after the step left its
-trace, `fail:STEP:MESSAGE` raises, `fork:STEP:HOW` forks a child. Several are separated by blanks. The environment and
-not the input, so that the next process, which finishes the same run, finds the same input and does none of it.
+trace, `fail:STEP:MESSAGE` raises, `compute:STEP:FILE` computes in C until FILE.enough is there, `fork:STEP:HOW` forks
+a child. Several are separated by blanks. The environment and not the input, so that the next process, which finishes
+the same run, finds the same input and does none of it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -36,6 +38,8 @@ def step(ctx: Context, log: str, name: str) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     if "hold" in mine:
         hold(mine["hold"])
+    if "compute" in mine:
+        compute(mine["compute"])
     if "fork" in mine:
         fork(mine["fork"], log)
     if "fail" in mine:
@@ -49,6 +53,13 @@ def hold(gate: str) -> None:
     reader = os.open(gate, os.O_RDONLY)
     os.read(reader, 1)
     os.close(reader)
+
+
+def compute(busy: str) -> None:
+    """Tell that we are here, then hold Python's lock in C, a second or so at a time: nothing else of us moves."""
+    Path(busy).touch()
+    while not Path(f"{busy}.enough").exists():
+        re.match("(a+)+$", "a" * 24 + "b")
 
 
 def fork(how: str, log: str) -> None:

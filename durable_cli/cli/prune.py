@@ -1,0 +1,93 @@
+"""`durable prune`: deleting finished runs that are old."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from durable_cli import render
+from durable_cli.cli.asking import agrees
+from durable_cli.cli.keylog import Yes
+from durable_cli.cli.options import check_choice
+from durable_cli.cli.session import Session
+from durable_cli.cli.starting import DryRun
+from durable_cli.core.timing import format_duration, parse_duration
+from durable_cli.errors import UsageError
+from durable_cli.model import FINISHED, Status
+
+if TYPE_CHECKING:
+    from durable_cli.pruning import Pruned
+
+
+def prune(
+    ctx: typer.Context,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="DURATION", help="Only runs that ended at least so long ago (30d)."),
+    ] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", metavar="W", help="Only runs of this workflow.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs that ended so. Repeatable.")
+    ] = None,
+    trust_clock: Annotated[
+        bool, typer.Option("--trust-clock", help="The clock is right, although it seems to have jumped.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Delete old finished runs with their steps, events and logs. A key that such a run holds becomes free.
+
+    Unfinished runs stay, however old. What happened to keys stays 7 days, and as long as any run has the key.
+    """
+    session: Session = ctx.obj
+    if older_than is None:
+        raise UsageError("say what is old: --older-than DURATION", hint="durable prune --older-than 30d --dry-run")
+    for given in status or ():
+        check_choice("--status", given, sorted(str(known) for known in FINISHED))
+    age_ms = parse_duration(older_than)
+    wanted = [Status(one) for one in status or ()]
+    client = session.reader(named=False)
+    if client is None:
+        return _tell(session, None, older_than=age_ms, dry_run=dry_run)
+
+    def go(*, only_look: bool) -> Pruned:
+        return client.prune(
+            older_than=age_ms / 1000, workflow=workflow, statuses=wanted, dry_run=only_look, trust_clock=trust_clock
+        )
+
+    if dry_run:
+        return _tell(session, go(only_look=True), older_than=age_ms, dry_run=True)
+    if not yes:
+        would = go(only_look=True)
+        if would.runs and not agrees(session, f"delete {_words(would, age_ms)}?"):
+            return 1
+    return _tell(session, go(only_look=False), older_than=age_ms, dry_run=False)
+
+
+def _words(pruned: Pruned, age_ms: int) -> str:
+    never = f", {pruned.never_keys_freed} of them of reuse=never" if pruned.never_keys_freed else ""
+    freed = f"; {pruned.keys_freed} keys become free{never}" if pruned.keys_freed else ""
+    return f"{pruned.runs} runs that ended {format_duration(age_ms)} ago or earlier{freed}"
+
+
+def _tell(session: Session, pruned: Pruned | None, *, older_than: int, dry_run: bool) -> int:
+    document: render.Document = {
+        "runs": pruned.runs if pruned else 0,
+        "keys_freed": pruned.keys_freed if pruned else 0,
+        "never_keys_freed": pruned.never_keys_freed if pruned else 0,
+        "activity": pruned.activity if pruned else 0,
+        "dry_run": dry_run,
+    }
+
+    def human() -> None:
+        if pruned is None:
+            return
+        words = _words(pruned, older_than)
+        if dry_run:
+            session.out.answer(f"would delete {words}; and {pruned.activity} rows of activity")
+        else:
+            session.out.note(f"deleted {words}; and {pruned.activity} rows of activity")
+
+    session.one(document, human, id_field="runs")
+    return 0

@@ -1,0 +1,54 @@
+"""Undoing what a failed run did: its compensations, newest first, each recorded like a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from durable_cli.core import replay
+from durable_cli.errors import Abort, StepFailed, Unreadable
+from durable_cli.execution import Compensation, Execution
+from durable_cli.model import Step
+from durable_cli.operations import Operations, StepOptions
+
+UNDO_BRANCH = "~undo"
+"""The branch on which compensations are recorded; no other path begins like this."""
+
+
+async def undo_all(operations: Operations, execution: Execution, done: list[Step]) -> bool:
+    """Call the compensations, newest first; one that fails does not stop the others. True: one failed."""
+    failed = False
+    for step in done:
+        place = (step.branch, step.seq)
+        compensation = execution.compensations.get(place)
+        options = StepOptions(kind="compensate")
+        if compensation is None:
+            function, value = _missing(step), None
+        else:
+            function, value = _with_value(step, compensation)
+            options = StepOptions(kind="compensate", retry=compensation.retry or options.retry)
+        try:
+            await operations.step(step.name, function, (value,), {}, options)
+        except StepFailed:
+            failed = True
+    return failed
+
+
+def _with_value(step: Step, compensation: Compensation) -> tuple[Callable[[Any], Any], Any]:
+    """The compensation and what to call it with."""
+    assert step.result is not None
+    try:
+        return compensation.function, compensation.values.load(step.result)
+    except Unreadable as error:
+        return _refusing(f"the result of {replay.position((step.branch, step.seq))} cannot be read: {error}"), None
+
+
+def _missing(step: Step) -> Callable[[Any], None]:
+    return _refusing(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
+
+
+def _refusing(why: str) -> Callable[[Any], None]:
+    def refuse(_: Any) -> None:
+        raise Abort(why)
+
+    return refuse
