@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from durable_cli.definition import Retry as Retry
     from durable_cli.definition import workflow as workflow
     from durable_cli.errors import Abort as Abort
+    from durable_cli.errors import AlreadyFinished as AlreadyFinished
+    from durable_cli.errors import BranchesFailed as BranchesFailed
+    from durable_cli.errors import ChildFailed as ChildFailed
+    from durable_cli.errors import ClockSuspect as ClockSuspect
     from durable_cli.errors import DurableError as DurableError
     from durable_cli.errors import EngineFileOpened as EngineFileOpened
     from durable_cli.errors import HttpFailed as HttpFailed
     from durable_cli.errors import InputMismatch as InputMismatch
+    from durable_cli.errors import InvalidDefinition as InvalidDefinition
     from durable_cli.errors import InvalidInput as InvalidInput
     from durable_cli.errors import InvalidKey as InvalidKey
     from durable_cli.errors import KeyContended as KeyContended
@@ -29,9 +34,13 @@ if TYPE_CHECKING:
     from durable_cli.errors import NoKey as NoKey
     from durable_cli.errors import NonDeterminism as NonDeterminism
     from durable_cli.errors import NotFinished as NotFinished
+    from durable_cli.errors import NotRetryable as NotRetryable
+    from durable_cli.errors import NotWaiting as NotWaiting
     from durable_cli.errors import RunNotFound as RunNotFound
     from durable_cli.errors import ShellFailed as ShellFailed
     from durable_cli.errors import StepFailed as StepFailed
+    from durable_cli.errors import Unstorable as Unstorable
+    from durable_cli.errors import WaitTimeout as WaitTimeout
     from durable_cli.foreground import Execution as Execution
     from durable_cli.http import HttpResult as HttpResult
     from durable_cli.keyrules import cel as cel
@@ -53,10 +62,15 @@ _HOME = {
     "definition": ("Retry", "workflow"),
     "errors": (
         "Abort",
+        "AlreadyFinished",
+        "BranchesFailed",
+        "ChildFailed",
+        "ClockSuspect",
         "DurableError",
         "EngineFileOpened",
         "HttpFailed",
         "InputMismatch",
+        "InvalidDefinition",
         "InvalidInput",
         "InvalidKey",
         "KeyContended",
@@ -64,9 +78,13 @@ _HOME = {
         "NoKey",
         "NonDeterminism",
         "NotFinished",
+        "NotRetryable",
+        "NotWaiting",
         "RunNotFound",
         "ShellFailed",
         "StepFailed",
+        "Unstorable",
+        "WaitTimeout",
     ),
     "foreground": ("Execution",),
     "http": ("HttpResult",),

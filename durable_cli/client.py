@@ -22,7 +22,7 @@ from durable_cli.model import (
     OnDuplicate,
     StartResult,
 )
-from durable_cli.producing import later_moment, requests_of, start_many, start_within
+from durable_cli.producing import definition_within, later_moment, requests_of, start_many, start_within
 from durable_cli.request import Request, merging, request_for
 from durable_cli.runner import silent
 from durable_cli.store.database import Tx
@@ -69,11 +69,14 @@ class Durable(Timetable):
         WorkflowNotFound (nothing is written), KeyTaken (only the duplicate is recorded).
         """
         refuse_start_options(unknown)
-        definition = self._definition(workflow)
+        if connection is not None and isinstance(workflow, str):
+            definition = definition_within(self._engine, connection, workflow)
+        else:
+            definition = self._definition(workflow)
         moment = later_moment(at, delay, self._engine.now())
         request = self._request(definition, input, key, on_duplicate, timeout, moved, run_id, moment)
         if connection is not None:
-            return result_of(start_within(self._engine, connection, definition, request))
+            return result_of(start_within(self._engine, connection, definition, request, again=run_id is not None))
         engine = self._engine
 
         def attempt(request: Request) -> starting.Started:

@@ -195,7 +195,7 @@ class _End:
 
 def _to_its_end(engine: Engine, definition: Definition, claim: Claim, watch: Watch) -> _End:
     if claim.epoch == 0:
-        end = _rest(engine, claim, Rested(_due_at(engine, claim)), watch)
+        end = _rest(engine, Rested(_due_at(engine, claim), claim), watch)
         if end is not None:
             return end
         claim = replace(claim, epoch=1)
@@ -207,22 +207,22 @@ def _to_its_end(engine: Engine, definition: Definition, claim: Claim, watch: Wat
             return _End(interrupted=True)
         if isinstance(turn, Gone):
             return _End(promoted=_promoted_by_others(engine, claim))
-        end = _rest(engine, claim, turn, watch)
+        claim = turn.claim
+        end = _rest(engine, turn, watch)
         if end is not None:
             return end
 
 
-def _rest(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | None:
+def _rest(engine: Engine, rested: Rested, watch: Watch) -> _End | None:
     """Stay by a resting run until it is due (None), or leave it."""
-    engine.taken_up(claim)
+    engine.taken_up(rested.claim)
     try:
-        return _stay(engine, claim, rested, watch)
+        return _stay(engine, rested.claim, rested.due_at, watch)
     finally:
-        engine.let_go(claim)
+        engine.let_go(rested.claim)
 
 
-def _stay(engine: Engine, claim: Claim, rested: Rested, watch: Watch) -> _End | None:
-    due_at = rested.due_at
+def _stay(engine: Engine, claim: Claim, due_at: int | None, watch: Watch) -> _End | None:
     watch.progress(Progress("resting", claim.run_id, "", due_at=due_at))
     while True:
         if due_at is not None and due_at <= engine.now() and engine.go_on(claim):

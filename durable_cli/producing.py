@@ -10,10 +10,11 @@ from durable_cli import starting, wake
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, UsageError
+from durable_cli.errors import DurableError, UsageError, WorkflowNotFound
+from durable_cli.foreground import landed_start
 from durable_cli.model import StartResult
 from durable_cli.request import Request, merging, request_for
-from durable_cli.store import activity, joined, runs
+from durable_cli.store import activity, joined, runs, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Notice, Tx
 
@@ -33,14 +34,31 @@ def later_moment(at: dt.datetime | None, delay: Duration | None, now: int) -> in
     return round(at.timestamp() * 1000)
 
 
-def start_within(engine: Engine, connection: object, definition: Definition, request: Request) -> starting.Started:
-    """A start inside the caller's transaction. A duplicate leaves it usable, a refusal too."""
+def definition_within(engine: Engine, connection: object, name: str) -> Definition:
+    """The workflow of that name, asked of the caller's connection: another thread may wait for its transaction, and
+    hold what reading by our own needs. Raises WorkflowNotFound."""
+    known, _ = joined.within(connection, engine.path, lambda tx: workflows.get(tx, name))
+    if known is None:
+        raise WorkflowNotFound(f"{engine.path} knows no workflow {name!r}")
+    from durable_cli.loading import load_workflow  # late: only starts by bare name need it
 
-    def write(tx: Tx, request: Request) -> tuple[starting.Started, list[int], int | None]:
-        started = starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+    return load_workflow(known)
+
+
+def start_within(
+    engine: Engine, connection: object, definition: Definition, request: Request, *, again: bool
+) -> starting.Started:
+    """A start inside the caller's transaction. A duplicate leaves it usable, a refusal too. `again`: the caller made
+    the id, and may have started it before."""
+
+    def write(tx: Tx, request: Request) -> tuple[starting.Started, list[int], dict[str, Any] | None]:
+        there = landed_start(tx, request, engine) if again else None
+        started = there or starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
         return started, owner_rows.workers(tx), activity.newest(tx)
 
-    def attempt(request: Request) -> tuple[tuple[starting.Started, list[int], int | None], list[Notice]]:
+    def attempt(
+        request: Request,
+    ) -> tuple[tuple[starting.Started, list[int], dict[str, Any] | None], list[Notice]]:
         return joined.within(connection, engine.path, lambda tx: write(tx, request))
 
     (started, workers, newest), notices = merging(definition, request, attempt)
@@ -50,10 +68,10 @@ def start_within(engine: Engine, connection: object, definition: Definition, req
 
         def there(tx: Tx) -> bool:
             made = started.result is not None and started.result.run_id == request.run_id
-            return runs.by_id(tx, request.run_id) is not None if made else activity.there(tx, newest, request.workflow)
+            return runs.by_id(tx, request.run_id) is not None if made else activity.there(tx, newest)
 
         try:
-            if engine.database.read(there):
+            if engine.database.read(there, create=False):
                 engine.listeners.tell(notices)
                 wake.ring(engine.path, workers)
         except DurableError:

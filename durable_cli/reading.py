@@ -255,8 +255,9 @@ class Reader:
         """Call `callback(event, fields)` in this process after each commit of such an event; what is returned ends it.
 
         Events: key.duplicate, key.handoff, key.release, key.retake, key.prune, key.held_long, key.replay, run.started,
-        run.compensating, run.completed, run.failed, run.cancelled, run.compensated, run.compensation_failed, workflow.moved, or "*". The same go to
-        the logger `durable.events` at INFO. A callback that raises is logged and changes nothing.
+        run.compensating, run.completed, run.failed, run.cancelled, run.compensated, run.compensation_failed,
+        workflow.moved, or "*". The same go to the logger `durable.events` at INFO. A callback that raises is logged
+        and changes nothing.
         """
         if event != "*" and event not in EVENTS:
             raise UsageError(f"there is no event {event!r}; there are {', '.join(EVENTS)} and *")

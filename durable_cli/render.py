@@ -170,7 +170,8 @@ def waits_for(step: Step, now: int | None = None) -> str:
         "input": f"for an answer: {details.get('prompt') or step.name}",
         "call": "for the end of a run it started",
     }.get(step.kind, "for its branches")
-    return " ".join(filter(None, (what, "" if step.due_at is None else f"until {iso(step.due_at)}" if now is None else age(step.due_at, now))))
+    when = "" if step.due_at is None else f"until {iso(step.due_at)}" if now is None else age(step.due_at, now)
+    return " ".join(filter(None, (what, when)))
 
 
 def step_document(step: Step) -> Document:

@@ -35,9 +35,11 @@ from durable_cli.undoing import UNDO_BRANCH, undo_all
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """The run waits until `due_at` (ms UTC; None: until something comes)."""
+    """The run waits until `due_at` (ms UTC; None: until something comes). `claim`: the one to go on with, where the
+    owner stays by it (a time-out has raised the epoch)."""
 
     due_at: int | None
+    claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,7 @@ class _Turn:
             new = not undoing and events.something_new(tx, self.claim.row_id)
             due = self.engine.now() if new else due_at
             transitions.rest(tx, self.claim.row_id, due, stay=self.stay)
-            return Rested(due)
+            return Rested(due, self.claim)
 
         return self.engine.database.write(write)
 

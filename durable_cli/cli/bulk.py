@@ -123,12 +123,17 @@ def start_lines(
         raise UsageError(f"--input-lines answers in JSON lines (or --json, or --format ids), not {session.out.format}")
     answers = _Answers(session)
     step = _explain if dry_run else _start
-    with os.fdopen(descriptor, closefd=True, mode="rb", buffering=0):
-        try:
-            for batch in batches(descriptor):
-                answers.write(step(session, client, definition, batch, defaults))
-        finally:
-            answers.end()
+    try:
+        for batch in batches(descriptor):
+            answers.write(step(session, client, definition, batch, defaults))
+    except DurableError as error:
+        if not session.out.json:
+            raise
+        answers.write([{"line": None, "error": errors.error_document(error)}])  # of this line on, nothing was done
+        return error.exit_status
+    finally:
+        os.close(descriptor)
+        answers.end()
     if answers.refused:
         session.out.say(f"{session.out.styled('error:', '1;31')} {answers.refused} of {answers.all} lines were refused")
     return int(answers.refused > 0)

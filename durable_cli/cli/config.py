@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from durable_cli.errors import DatabaseUnusable, InvalidConfig, InvalidDuration, UsageError
-from durable_cli.places import who_else, package_root
+from durable_cli.places import package_root, who_else
 
 KEYS: Final = ("database", "app-dir", "retention")
 

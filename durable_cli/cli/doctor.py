@@ -32,10 +32,8 @@ def doctor(ctx: typer.Context) -> int:
 
     place = session.place()
     client = session.reader(named=False)
-    if client is None:
-        seen = examining.Diagnosis({}, list(examining.left_behind(place.path)))
-    else:
-        seen = client.doctor()
+    nothing_there = examining.Diagnosis({}, list(examining.left_behind(place.path)))
+    seen = nothing_there if client is None else client.doctor()
     seen.findings.extend(_surroundings(session, place))
     findings = examining.worst(seen.findings)
     documents: list[render.Document] = [

@@ -208,6 +208,8 @@ def replay(
     if result.outcome is not Outcome.EXISTING:
         session.out.note(note_of(result.outcome, started.id))
     elif not session.out.quiet:  # never in silence: it was asked for on purpose
-        session.out.say(f"nothing started: run {started.id} ({started.status}) has the key, and the input was dropped again")
+        session.out.say(
+            f"nothing started: run {started.id} ({started.status}) has the key, and the input was dropped again"
+        )
         session.out.say(f"{session.out.styled('hint:', '1')} --on-duplicate run_again (after it) or cancel_existing")
     return 0

@@ -26,7 +26,7 @@ def list_keys(
     held: Annotated[bool, typer.Option("--held", help="Only keys that a run holds.")] = False,
     stuck: Annotated[
         str | None,
-        typer.Option("--stuck", metavar="DURATION", help="Only those held, unfinished, for so long or beyond max_hold."),
+        typer.Option("--stuck", metavar="DURATION", help="Only those held, unfinished, so long or beyond max_hold."),
     ] = None,
     limit: Limit = None,
     fields: Fields = None,

@@ -22,6 +22,7 @@ from durable_cli.cli.executing import (
 from durable_cli.cli.inputs import apply_params, read_input
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Session
+from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import KeyTaken, NotFound, UsageError
 from durable_cli.model import Outcome, Run
@@ -63,6 +64,9 @@ ConflictExitCode = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Say what would happen now and why; write nothing.")]
 Moved = Annotated[bool, typer.Option("--moved", help="The workflow's code moved here on purpose.")]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="DURATION", help="The run has failed when it takes longer than this.")
+]
 Grace = Annotated[
     str, typer.Option("--grace", metavar="DURATION", help="How long a signal lets the running step go on.")
 ]
@@ -78,6 +82,7 @@ class Call:
     params: tuple[str, ...]
     on_duplicate: str | None
     moved: bool
+    timeout: str | None = None
 
     def value(self, session: Session) -> dict[str, Any]:
         """`input=` for the client; empty where no input was given. Raises InvalidInput, UsageError."""
@@ -120,6 +125,8 @@ class Call:
             argv += ["-P", param]
         if self.on_duplicate is not None:
             argv += ["--on-duplicate", self.on_duplicate]
+        if self.timeout is not None:
+            argv += ["--timeout", self.timeout]
         return [*argv, *(["--"] if target.startswith("-") else []), target]
 
 
@@ -159,13 +166,15 @@ def run(
     print_launchd: Annotated[
         bool, typer.Option("--print-launchd", help="Print this call as a launchd property list; run nothing.")
     ] = False,
+    timeout: Timeout = None,
     grace: Grace = "10s",
     moved: Moved = False,
     dry_run: DryRun = False,
 ) -> int:
     """Start a workflow and execute it here until its run ends."""
     session: Session = ctx.obj
-    call = Call(target, key, input, tuple(params or ()), on_duplicate, moved)
+    call = Call(target, key, input, tuple(params or ()), on_duplicate, moved, timeout)
+    parse_timeout(timeout)
     check_choice("--report", report, REPORTS)
     grace_ms = parse_duration(grace)
     max_wait_ms = None if max_wait is None else parse_duration(max_wait)
@@ -182,7 +191,7 @@ def run(
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := recently_completed(client, definition.name, key, older_ms, session)):
+    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms, session)):
         session.one(recent_document(recent), lambda: None, id_field="run_id")
         session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
         return 0
@@ -191,7 +200,7 @@ def run(
             session,
             client,
             lambda stop, progress: client.execute(
-                definition, stop=stop, max_wait_ms=max_wait_ms, wait=wait, progress=progress, **asked
+                definition, stop=stop, max_wait_ms=max_wait_ms, wait=wait, timeout=timeout, progress=progress, **asked
             ),
             grace_ms=grace_ms,
             step_by_step=step_by_step,
@@ -225,6 +234,7 @@ def start(
         typer.Option("--input-lines", metavar="-|@FILE", help='Many starts: {"input": ..., "key": ...} a line.'),
     ] = None,
     conflict_exit_code: ConflictExitCode = None,
+    timeout: Timeout = None,
     moved: Moved = False,
     dry_run: DryRun = False,
 ) -> int:
@@ -236,9 +246,11 @@ def start(
     session: Session = ctx.obj
     call = Call(target, key, input, tuple(params or ()), on_duplicate, moved)
     if input_lines is not None:
-        alone = {"--key": key, "--input": input, "-P": params, "--at": at, "--delay": delay, "-E": conflict_exit_code}
+        alone: dict[str, object] = {"--key": key, "--input": input, "-P": params, "--at": at, "--delay": delay}
+        alone |= {"-E": conflict_exit_code, "--timeout": timeout}
         return _start_lines(session, call, input_lines, [name for name, it in alone.items() if it], dry_run=dry_run)
     later, zone = _later(session, at, delay)
+    parse_timeout(timeout)
     value = call.value(session)
     client = session.writer(target)
     definition = call.load(session, client)
@@ -250,7 +262,7 @@ def start(
             explained = dataclasses.replace(explained, facts=facts)
         return tell_explanation(session, explained)
     try:
-        result = client.start(definition, **asked, **later)
+        result = client.start(definition, timeout=timeout, **asked, **later)
     except KeyTaken as error:
         code = errors.report(error, session.out)
         return code if conflict_exit_code is None else conflict_exit_code
@@ -311,6 +323,14 @@ def tell_explanation(session: Session, explanation: Any) -> int:
 
     session.one(document, human, id_field="holder_id")
     return 0
+
+
+def _recent(
+    client: Durable, definition: Definition, key: str | None, value: dict[str, Any], older_ms: int, session: Session
+) -> Run | None:
+    """As `recently_completed`, for the key that this call would use: its own, else what the workflow derives."""
+    used = key if key is not None else definition.key_for(definition.accept_input(*value.values()))
+    return recently_completed(client, definition.name, used, older_ms, session)
 
 
 def recently_completed(client: Durable, workflow: str, key: str | None, older_ms: int, session: Session) -> Run | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from durable_cli.model import ActivityKind
 from durable_cli.store.database import Notice, Tx
@@ -211,13 +212,11 @@ def schedule_event(
     _insert(tx, kind, at=at, workflow=workflow, key=key, run_id=run_id, details={"schedule": schedule, **details})
 
 
-def newest(tx: Tx) -> int | None:
-    """The row written last."""
-    found: int | None = tx.value("SELECT max(id) FROM durable_activity")
-    return found
+def newest(tx: Tx) -> dict[str, Any] | None:
+    """The row written last, with all that it says."""
+    return tx.row("SELECT * FROM durable_activity ORDER BY id DESC LIMIT 1")
 
 
-def there(tx: Tx, row: int | None, workflow: str) -> bool:
-    """Is there such a row, of this workflow?"""
-    found = tx.value("SELECT 1 FROM durable_activity WHERE id = :id AND workflow = :workflow", id=row, workflow=workflow)
-    return found is not None
+def there(tx: Tx, row: dict[str, Any] | None) -> bool:
+    """Is this very row there? Its number alone is given to another one when its transaction is rolled back."""
+    return row is not None and tx.row("SELECT * FROM durable_activity WHERE id = :id", id=row["id"]) == row

@@ -110,9 +110,7 @@ def check(tx: Tx, *, quick: bool = False) -> list[str]:
     """
     pragma = "quick_check" if quick else "integrity_check"
     try:
-        found = [
-            f"the file is damaged: {row[pragma]}" for row in tx.rows(f"PRAGMA {pragma}") if row[pragma] != "ok"
-        ]
+        found = [f"the file is damaged: {row[pragma]}" for row in tx.rows(f"PRAGMA {pragma}") if row[pragma] != "ok"]
         found += [
             f"a row of {row['table']} refers to a row of {row['parent']} that does not exist"
             for row in tx.rows("PRAGMA foreign_key_check")

@@ -79,10 +79,13 @@ class Database:
 
     # -- transactions ----------------------------------------------------------------------------------------------
 
-    def read(self, fn: Callable[[Tx], T]) -> T:
-        """What `fn` reads, in one snapshot. `fn` must not write, and must not read or write through this object."""
+    def read(self, fn: Callable[[Tx], T], *, create: bool = True) -> T:
+        """What `fn` reads, in one snapshot. `fn` must not write, and must not read or write through this object.
+
+        `create=False`: DatabaseNotFound where the file or its tables would have to be made first.
+        """
         with self._alone():
-            connection = self._ready()
+            connection = self._ready(create)
             with self._transaction(connection, "BEGIN") as tx:
                 self._check_schema(tx)
                 result = fn(tx)
@@ -237,19 +240,19 @@ class Database:
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _ready(self) -> apsw.Connection:
+    def _ready(self, create: bool = True) -> apsw.Connection:
         if self._connection is None:
             library.check(apsw.sqlite_lib_version())
             if self._file not in (None, files.identity(str(self.path))):
                 raise failures.replaced(self.path)
             filesystem.check(self.path)
-            files.make_ready(self.path, create=self._create)
+            files.make_ready(self.path, create=create and self._create)
             guard.protect(self.path)
             self._guarded = True
             try:
                 before = files.identity(str(self.path))
                 self._connection = self._connect()
-                self._open(self._connection)
+                self._open(self._connection, create and self._create)
                 self._identities = {name: files.identity(name) for name in (str(self.path), f"{self.path}-wal")}
                 guard.refresh(self.path)
                 if self._identities[str(self.path)] != before:
@@ -279,14 +282,14 @@ class Database:
             connection.execute(f"PRAGMA {pragma}").fetchall()
         return connection
 
-    def _open(self, connection: apsw.Connection) -> None:
+    def _open(self, connection: apsw.Connection, create: bool) -> None:
         """Look at the schema before anything is written, then switch to WAL, then make or migrate the schema."""
         self._identities = {}
         wanted = self._schema()
         with self._transaction(connection, "BEGIN") as tx:
             stored = schema.version(tx, wanted, self.path)
         self._roll_back(connection)
-        if stored == 0 and not self._create:
+        if stored == 0 and not create:
             raise DatabaseNotFound(f"there is no durable database in {self.path}: it has none of durable's tables")
         if connection.pragma("journal_mode") != "wal":
             self._use_wal(connection)

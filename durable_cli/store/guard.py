@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ _BESIDE = ("", "-wal", "-shm")
 _users: dict[str, int] = {}  # connections of this process by database path
 _files: dict[tuple[int, int], str] = {}  # (device, inode) -> path of the files nobody else may open
 _installed = False
+# Its own: whoever waits for a database holds the lock of the process, and may wait for a caller of these.
+_lock = threading.RLock()
 
 
 def protect(path: Path) -> None:
     """One more connection of this process is on the database at `path`."""
-    with process.LOCK:
+    with _lock:
         _users[str(path)] = _users.get(str(path), 0) + 1
         refresh(path)
 
@@ -45,7 +48,7 @@ def refresh(path: Path) -> None:
 
 def release(path: Path) -> None:
     """One connection less; after the last one the files may be opened again (durable's lock file never)."""
-    with process.LOCK:
+    with _lock:
         left = _users.pop(str(path), 0) - 1
         if left > 0:
             _users[str(path)] = left
@@ -127,6 +130,8 @@ def _refusal(name: str) -> EngineFileOpened:
 
 def _forget() -> None:
     # The locks stay with the parent, so nothing here can be lost.
+    global _lock
+    _lock = threading.RLock()
     _users.clear()
     _files.clear()
 

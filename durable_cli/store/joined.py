@@ -8,7 +8,6 @@ connection from there: so a thread of its own looks, on durable's own connection
 from __future__ import annotations
 
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from durable_cli.store.transaction import Notice, Tx
 
 T = TypeVar("T")
 _TRACE_ID = "durable"
-_ENDS = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(commit|end|rollback)\b(?!\s+(?:transaction\s+)?to\b)", re.I | re.S)
 
 
 @dataclass(slots=True)
@@ -54,10 +52,13 @@ def within(connection: object, path: Path, fn: Callable[[Tx], T]) -> tuple[T, li
             schema.create(tx, wanted)
         result = fn(tx)
     with _lock:
-        if ours not in _joined:
+        known = ours in _joined
+        if not known:
             _joined[ours] = _Joined(threading.get_ident(), path)
         _joined[ours].thread = threading.get_ident()
-    guard.protect(path)
+    if not known:
+        guard.protect(path)
+        weakref.finalize(ours, guard.release, path)
     return result, tx.notices
 
 
@@ -75,14 +76,20 @@ def holds_write(path: Path) -> bool:
     would be waiting for ourselves."""
     with _lock:
         mine = [one for one, joined in _joined.items() if joined.thread == threading.get_ident() and joined.path == path]
-    return any(one.txn_state("main") == apsw.SQLITE_TXN_WRITE for one in mine)
+    return any(_writes(one) for one in mine)
+
+
+def _writes(connection: apsw.Connection) -> bool:
+    try:
+        return connection.txn_state("main") == apsw.SQLITE_TXN_WRITE
+    except apsw.ConnectionClosedError:
+        return False
 
 
 def _traced(reference: weakref.ref[apsw.Connection], event: dict[str, Any]) -> None:
-    if _ENDS.match(event["sql"] or "") is None:
-        return
+    # After each statement, whatever it is: a transaction ends by COMMIT, by releasing a savepoint, by an error.
     connection = reference()
-    if connection is None:
+    if connection is None or connection.in_transaction:
         return
     with _lock:
         joined = _joined.get(connection)

@@ -119,7 +119,10 @@ def test_strangers_texts_are_shown_literally_everywhere(keyed):
     for result in shown:
         assert all(char.isprintable() or char in "\n\t" for char in result.out + result.err), result
     assert "\\x1b[2J\\u202e[/]:key:" in shown[0].out
-    paths = [change["path"] for change in keyed("keys", "show", HOSTILE, "--json").document["lost_inputs"][-1]["diff"]["changes"]]
+    paths = [
+        change["path"]
+        for change in keyed("keys", "show", HOSTILE, "--json").document["lost_inputs"][-1]["diff"]["changes"]
+    ]
     assert paths == [json.dumps(HOSTILE, ensure_ascii=False), "deep"]
 
 
@@ -145,7 +148,12 @@ def test_a_run_and_a_key_show_what_did_not_run(keyed):
     assert [(run["id"], run["holds_key"]) for run in view["runs"]] == [(second, True), (first, False)]
     assert view["readds"] == {"use_existing": 1}
     [lost] = view["lost_inputs"]
-    assert (lost["outcome"], lost["input"], lost["against_id"], lost["run_id"]) == ("use_existing", {"n": 2}, first, first)
+    assert (lost["outcome"], lost["input"], lost["against_id"], lost["run_id"]) == (
+        "use_existing",
+        {"n": 2},
+        first,
+        first,
+    )
     assert keyed("keys", "show", "k", "--json").document["lost_inputs"] == [lost]
     assert "~ n: 1 -> 2" in keyed("runs", "show", second).out
     assert "~ n: 1 -> 2" in keyed("keys", "show", "k").out

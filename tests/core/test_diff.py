@@ -14,7 +14,7 @@ from durable_cli.core.plain import same_value
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2).map(lambda x: round(x)) | st.text(max_size=2),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.\"é ", max_size=2), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('ab."é ', max_size=2), inner, max_size=3),
     max_leaves=8,
 )
 

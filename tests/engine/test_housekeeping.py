@@ -74,9 +74,7 @@ def test_looking_happens_once_a_minute(durable, clock, monkeypatch):
     house = Housekeeping(durable._engine)
     durable.start(holding("report"), key="k")
     looks = []
-    monkeypatch.setattr(
-        "durable_cli.housekeeping.runs.held_too_long", lambda tx, now, limit: looks.append(now) or []
-    )
+    monkeypatch.setattr("durable_cli.housekeeping.runs.held_too_long", lambda tx, now, limit: looks.append(now) or [])
     for step in (0, 1, MINUTE - 2, 1, -HOUR, MINUTE):
         clock.advance(step)
         house.look()

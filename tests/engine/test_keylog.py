@@ -136,7 +136,9 @@ def test_no_order_of_clocks_loses_or_swaps_anything(kinds, moments):
     runs, rows = [], []
     for kind, at in zip(kinds, moments, strict=False):
         if kind == "r":
-            made = Fake(id=f"r{len(runs)}", row_id=len(runs), created_at=at, workflow="w", key="k", status="x", input="1")
+            made = Fake(
+                id=f"r{len(runs)}", row_id=len(runs), created_at=at, workflow="w", key="k", status="x", input="1"
+            )
             runs.append(made)
         elif runs:
             details = {"to": runs[-1].id} if kind == "a" else {}
@@ -200,7 +202,12 @@ def test_a_taken_key_is_answered_as_always(durable):
     durable.start(job, 2, key="k")
     row = durable.lost_inputs("k")[0].activity.id
     assert durable.replay_input("k").outcome is Outcome.EXISTING
-    assert duplicates(durable, "k")[-1] == {"outcome": "use_existing", "input_changed": True, "input": 2, "replayed": row}
+    assert duplicates(durable, "k")[-1] == {
+        "outcome": "use_existing",
+        "input_changed": True,
+        "input": 2,
+        "replayed": row,
+    }
     assert told(durable, "k", "key_replayed") == []
     with pytest.raises(KeyTaken):
         durable.replay_input("k", row, on_duplicate="error")

@@ -178,7 +178,7 @@ def test_a_tick_leaves_nothing_to_itself(durable: Durable) -> None:
 
 
 def orphan(durable: Durable, flow: Any, what: Any = None) -> str:
-    run_id = durable.start(flow, what).run_id
+    run_id = durable.start(flow, what, delay="1h").run_id  # not due: a worker that is there must not be quicker
     own(durable, run_id, dead_owner(durable))
     change(durable, "UPDATE durable_runs SET status = 'running', due_at = NULL WHERE public_id = :id", id=run_id)
     return run_id

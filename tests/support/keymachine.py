@@ -26,7 +26,7 @@ from durable_cli.core import lifecycle
 from durable_cli.errors import AlreadyFinished, NoKey, NotFinished, NotResumable, NotRetryable
 from durable_cli.foreground import Execution
 from durable_cli.model import Claim
-from durable_cli.runner import Ended, Gone, take_turn
+from durable_cli.runner import Ended, Gone, Rested, take_turn
 from durable_cli.testing import Clock
 from durable_cli.worker import Worker
 
@@ -34,6 +34,7 @@ SEEN: Counter[str] = Counter()
 """What has happened over all examples: rules, and the model's branches."""
 _MEMORY = Path("/dev/shm")
 KEYS = ("a", "a", "a", "b")
+ACTS = ("complete", "complete", "fail", "fail", "nap", "event", "undoable", "undoable")
 POLICIES = ("use_existing", "error", "cancel_existing", "run_again", "send_event:poke")
 RULES: dict[str, dict[str, Any]] = {
     "plain": {"reuse": "after_close", "period": None, "cap": None, "timeout": None, "merge": False},
@@ -149,7 +150,7 @@ class Process:
         self.lives = 0
         self.durable = Durable(path, clock=clock, liveness=hands, ids=ids, sleep=clock.sleep)
         self.claims: dict[str, Claim] = {}
-        self.stale: list[Claim] = []
+        self.stale: list[tuple[Claim, str]] = []
 
     @property
     def engine(self) -> Any:
@@ -204,7 +205,6 @@ class KeyMachine(RuleBasedStateMachine):
         lifecycle.MAX_CRASHES = self._crashes  # type: ignore[misc]
         try:
             assert self.processes[0].durable.check() == []
-            self._stats()
         finally:
             for process in self.processes:
                 process.engine.database.close()
@@ -253,8 +253,14 @@ class KeyMachine(RuleBasedStateMachine):
             got = "taken", taken.holder_id
         self._answered(got, wanted[:2])
 
-    @rule(**starts_of)
-    def execute(self, number: int, key: str | None, value: int, policy: str, who: int) -> None:
+    @rule(**starts_of, act=st.sampled_from((None, *ACTS)))
+    def execute(self, number: int, key: str | None, value: int, policy: str, who: int, act: str | None) -> None:
+        """`durable run`, and perhaps one turn of what it has to execute."""
+        self._execute(number, key, value, policy, who)
+        if act is not None:
+            self.turn(who, 0, act, True, True)
+
+    def _execute(self, number: int, key: str | None, value: int, policy: str, who: int) -> None:
         name = self._name(number)
         if name == "once" and policy == "run_again":
             return
@@ -316,16 +322,20 @@ class KeyMachine(RuleBasedStateMachine):
     turns_of: ClassVar[dict[str, Any]] = {
         "who": st.integers(0, 1),
         "number": st.integers(0, 3),
-        "act": st.sampled_from(("complete", "complete", "fail", "fail", "nap", "event", "undoable", "undoable")),
+        "act": st.sampled_from(ACTS),
         "undo": st.booleans(),
         "stays": st.booleans(),
     }
 
-    @rule(**turns_of)
-    def work(self, who: int, number: int, act: str, undo: bool, stays: bool) -> None:
-        """What a worker does: claim, and execute."""
-        self.claim(who, number, True)
-        self.turn(who, 0, act, undo, stays)
+    @rule(who=st.integers(0, 1), acts=st.lists(st.sampled_from(ACTS), min_size=1, max_size=4), undo=st.booleans())
+    def work(self, who: int, acts: list[str], undo: bool) -> None:
+        """What a worker does: claim what is due and execute it, turn by turn, as time goes on."""
+        for number, act in enumerate(acts):
+            self.claim(who, number, True)
+            self.turn(who, 0, act, undo, number % 2 == 1)
+            self.the_file_is_as_the_model_says()
+            if number < len(acts) - 1:
+                self.time_passes(25)
 
     @rule(**turns_of)
     def turn(self, who: int, number: int, act: str, undo: bool, stays: bool) -> None:
@@ -354,18 +364,16 @@ class KeyMachine(RuleBasedStateMachine):
             if turn.promoted is not None:
                 process.claims[turn.promoted.run_id] = turn.promoted
         elif stays:
-            process.claims[claim.run_id] = getattr(turn, "claim", claim)
-        process.stale.append(claim)
+            assert isinstance(turn, Rested)
+            process.claims[claim.run_id] = turn.claim
+        process.stale.append((claim, process.name))
 
     @rule(who=st.integers(0, 1), number=st.integers(0, 5), act=st.sampled_from(("complete", "fail", "nap")))
     def late_work(self, who: int, number: int, act: str) -> None:
         """A process that was suspended wakes up late and goes on with a run that is not its own any more."""
         process = self.processes[who]
-        stale = [
-            claim
-            for claim in process.stale + list(process.claims.values())
-            if (run := self.model.runs.get(claim.run_id)) is None or run["owner"] != process.name
-        ]
+        known = process.stale + [(claim, process.name) for claim in process.claims.values()]
+        stale = [claim for claim, owner in known if self._taken_from(process, claim, owner)]
         if not stale:
             return
         claim = stale[-1 - number % len(stale)]
@@ -374,6 +382,12 @@ class KeyMachine(RuleBasedStateMachine):
         assert isinstance(take_turn(process.engine, claim, flow.definition), Gone)
         assert not process.engine.go_on(claim)
         SEEN["late work came to nothing"] += 1
+
+    def _taken_from(self, process: Process, claim: Claim, owner: str) -> bool:
+        run = self.model.runs.get(claim.run_id)
+        if run is None or run["owner"] != owner:
+            return True
+        return claim.run_id in process.claims and process.claims[claim.run_id].epoch > claim.epoch
 
     @rule(who=st.integers(0, 1))
     def crash(self, who: int) -> None:
@@ -384,10 +398,10 @@ class KeyMachine(RuleBasedStateMachine):
         self.hands.living.discard(process.engine._owner[1])
         self.model.dead.add(process.name)
         SEEN["crashed"] += any(run["owner"] == process.name for run in self.model.runs.values())
-        process.lives += 1
-        process.engine._owner = None
-        process.stale += process.claims.values()
+        process.stale += [(claim, process.name) for claim in process.claims.values()]
         process.claims = {}
+        process.engine._owner = None
+        process.lives += 1
 
     @rule(who=st.integers(0, 1), kind=st.sampled_from(("worker", "run")))
     def become(self, who: int, kind: str) -> None:
@@ -576,7 +590,8 @@ class KeyMachine(RuleBasedStateMachine):
                 wanted = self.model.runs[run.id]["error"]
                 assert wanted is not None and wanted in run.error.message, "the replaced run names its replacer"
 
-    def _stats(self) -> None:
+    @rule()
+    def look_at_the_stats(self) -> None:
         durable = self.processes[0].durable
         if not durable.path.exists():
             return

@@ -1,0 +1,125 @@
+"""`durable prune`, and `retention` in the configuration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from durable_cli.cli import config
+from durable_cli.errors import InvalidConfig
+
+ZERO = {"runs": 0, "keys_freed": 0, "never_keys_freed": 0, "activity": 0}
+
+
+def test_prune_says_what_it_deleted(cli):
+    """Runs, keys freed, keys of reuse=never among them; `-n` says the same and deletes nothing."""
+    cli("run", "flows:once", "--key", "never")
+    cli("run", "flows:sync", "--key", "free")
+    cli("run", "flows:quiet")
+    open_run = cli("start", "flows:sync", "--key", "open").out.strip()
+    dry = cli("prune", "--older-than", "0s", "-n", "--json").document
+    assert dry == {"runs": 3, "keys_freed": 2, "never_keys_freed": 1, "activity": 0, "dry_run": True}
+    assert "3 runs" in cli("prune", "--older-than", "0s", "--dry-run").out
+    assert len(cli("runs", "list", "--json").document) == 4
+    assert cli("prune", "--older-than", "1h", "--json").document == {**ZERO, "dry_run": False}
+    assert cli("prune", "--older-than", "0s", "--json").document == {**dry, "dry_run": False}
+    assert cli("runs", "list", "--format", "ids").out == f"{open_run}\n"
+    assert cli("start", "flows:once", "--key", "never", "--json").document["outcome"] == "created"
+    assert cli("db", "check").code == 0
+
+
+def test_prune_of_one_workflow_and_of_some_statuses(cli):
+    """Narrowed by both; nothing on stdout or stderr without a terminal."""
+    for flow in ("sync", "quiet", "bad"):
+        cli("run", f"flows:{flow}")
+    assert cli("prune", "--older-than", "0s", "--workflow", "sync").all == (0, "", "")
+    assert [run["workflow"] for run in cli("runs", "list", "--json").document] == ["bad", "quiet"]
+    done = cli("prune", "--older-than", "0s", "--status", "failed", "--status", "cancelled", "--json").document
+    assert done["runs"] == 1
+    assert [run["workflow"] for run in cli("runs", "list", "--json").document] == ["quiet"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "--older-than"),
+        (["--older-than", "old"], "not a duration"),
+        (["--older-than", "1d", "--status", "running"], "--status is one of"),
+        (["--older-than", "1d", "--status", "faild"], "did you mean failed?"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_deletes_nothing(cli, argv, message):
+    """Exit 2 with what would be right."""
+    cli("run", "flows:sync")
+    result = cli("prune", *argv)
+    assert (result.code, message in result.err) == (2, True)
+    assert len(cli("runs", "list", "--json").document) == 1
+
+
+def test_prune_without_a_database_makes_none(cli):
+    """Nothing to delete is no error; a file that was named has to be there."""
+    assert cli("prune", "--older-than", "1d", "--json").document == {**ZERO, "dry_run": False}
+    assert cli("prune", "--older-than", "1d").all == (0, "", "")
+    assert cli("prune", "--older-than", "1d", "--db", str(cli.db)).code == 3
+    assert not cli.db.exists()
+
+
+def test_a_clock_that_jumped_deletes_nothing(cli):
+    """A record of the future: 78 or what the error says, with the command that goes on; --trust-clock does."""
+    from durable_cli import Durable
+
+    cli("run", "flows:sync")
+    with Durable(cli.db) as durable:
+        durable._engine.database.write(
+            lambda tx: tx.change("UPDATE durable_runs SET created_at = created_at + 10 * 86400000")
+        )
+    refused = cli("prune", "--older-than", "0s")
+    assert refused.code != 0
+    assert "the clock may have jumped" in refused.err
+    assert "--trust-clock" in refused.err
+    assert len(cli("runs", "list", "--json").document) == 1
+    assert cli("prune", "--older-than", "0s", "--trust-clock", "--json").document["runs"] == 1
+
+
+# -- retention -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "found"), [("30d", 30 * 86_400_000), ("1w", 7 * 86_400_000), ("90m", 5_400_000)])
+def test_a_retention_is_a_duration(tmp_path, text, found):
+    """With its unit."""
+    (tmp_path / "durable.toml").write_text(f'retention = "{text}"\n')
+    assert config.find(tmp_path, {"HOME": str(tmp_path)}).retention_ms == found
+
+
+@pytest.mark.parametrize("text", ["30", '"30"', '"soon"', '""', '"0d"', '"-1d"', "true", "[]", '"1d 30"'])
+def test_a_retention_that_cannot_be_meant_is_refused(tmp_path, text):
+    """A number without a unit would be seconds, and somebody meant days. Exit 78, with an example."""
+    (tmp_path / "durable.toml").write_text(f"retention = {text}\n")
+    with pytest.raises(InvalidConfig, match="30d") as refused:
+        config.find(tmp_path, {"HOME": str(tmp_path)})
+    assert refused.value.exit_status == 78
+
+
+def test_a_tick_applies_the_retention(cli):
+    """Of the configuration in force; without one nothing is ever deleted."""
+    cli("run", "flows:once", "--key", "k")
+    assert cli("tick").code == 0
+    assert len(cli("runs", "list", "--json").document) == 1
+    (cli.dir / "durable.toml").write_text('retention = "1ms"\n')
+    assert cli("tick").code == 0
+    assert cli("runs", "list", "--json").document == []
+    assert [row["kind"] for row in cli("activity", "--json").document] == ["key_pruned"]
+    (cli.dir / "durable.toml").write_text('retention = "1"\n')
+    assert cli("tick").code == 78
+
+
+def test_a_worker_applies_the_retention(cli, wait_for):
+    """As the tick does, while it works."""
+    cli("run", "flows:once", "--key", "k")
+    (cli.dir / "durable.toml").write_text('retention = "1ms"\n')
+    worker = cli.process("worker")
+    wait_for(lambda: json.loads(cli("runs", "list", "--json").out) == [])
+    worker.terminate()
+    assert worker.wait(20) == 0
