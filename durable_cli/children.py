@@ -127,12 +127,7 @@ def _started(tx: Tx, operations: Operations, request: Request, waiting: Step, ki
 
 async def _has_ended(operations: Operations, step: Step) -> bool:
     """Is there an end of the child to record? Of many children, mostly one has ended when the run is woken."""
-    execution = operations.execution
-
-    def look(tx: Tx) -> bool:
-        return step.child_row is None or runs.get(tx, step.child_row).finished
-
-    return await execution.face.blocking(lambda: execution.engine.database.read(look))
+    return await operations.read(lambda tx: step.child_row is None or runs.get(tx, step.child_row).finished)
 
 
 def _look(tx: Tx, operations: Operations, step: Step) -> Step:

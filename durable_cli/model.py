@@ -121,6 +121,11 @@ class Claim:
     owner_id: int
     epoch: int
 
+    @property
+    def fence(self) -> tuple[int, int, int]:
+        """What `runs.ours` asks for: (row, owner, epoch)."""
+        return self.row_id, self.owner_id, self.epoch
+
 
 @dataclass(frozen=True, slots=True)
 class RunError:

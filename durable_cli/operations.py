@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from durable_cli.core import lifecycle, replay, timing
 from durable_cli.core.keys import check_step_name
@@ -37,11 +37,12 @@ from durable_cli.errors import (
 )
 from durable_cli.execution import Broken, Closed, Compensation, Execution, Leave, Lost, Stop, Suspend, TimedOut, Undo
 from durable_cli.model import RunError, Step, StepStatus
-from durable_cli.store import history
+from durable_cli.store import history, runs
 from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback
 from durable_cli.values import Codec, codec, result_codec
 
+T = TypeVar("T")
 
 BRANCH_ONLY: Final = (Suspend, Closed, Undo)
 """Departures that concern one branch: the others go on, be it only to what they have on record."""
@@ -201,6 +202,9 @@ class Operations:
             attempts=(before.attempts if before else 0) + execution.crashes + 1,
             failures=before.failures if before else 0,
         )
+        # A cancel that has returned by now shall be seen: no later step of the run ever begins.
+        if not await self.read(lambda tx: runs.ours(tx, *execution.claim.fence)):
+            raise self.leave(Lost())
         execution.tell("step_started", name, attempt=row.attempts)
         inside = Attempt(execution, (self.branch, self.asked), row.attempts, name)
         token = current_attempts.set((*current_attempts.get(), inside))
@@ -328,6 +332,14 @@ class Operations:
         if execution.engine.replay_every_step and recorded.finished_at is not None:
             raise self.leave(Suspend(execution.now()))
         return recorded
+
+    async def read(self, question: Callable[[Tx], T]) -> T:
+        """Ask the file something."""
+        execution = self.execution
+        try:
+            return await execution.face.blocking(lambda: execution.engine.database.read(question))
+        except FILE_ERRORS as error:
+            raise self.leave(Broken(error)) from error
 
     # -- entering and leaving --
 

@@ -113,7 +113,7 @@ async def _something_came(operations: Operations, wanted: Wanted, step: Step) ->
         over = step.due_at is not None and step.due_at <= execution.now()
         return over or wanted.found(come) is not None or sorted(come) != (step.details or {}).get("seen")
 
-    return await execution.face.blocking(lambda: execution.engine.database.read(look))
+    return await operations.read(look)
 
 
 def _come(tx: Tx, operations: Operations, wanted: Wanted, until: int | None) -> dict[str, events.Event]:

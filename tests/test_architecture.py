@@ -30,10 +30,10 @@ store.health
 places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request reopening settling starting explaining
-engine lookup catalogue keylog logs outlook pruning housekeeping producing
+engine lookup catalogue keylog logs outlook pruning housekeeping
 execution operations capture waits branches children shell http outside calls context faces undoing
 commands loading codeload
-runner foreground replaying
+runner foreground producing replaying
 firing scheduling fires
 worker
 doctor

@@ -29,7 +29,14 @@ FORMATS: Final = ("table", "json", "jsonl", "tsv", "csv", "ids")
 HELP_NAMES: Final = ("-h", "--help")
 COLORS: Final = ("auto", "always", "never")
 
-ALIASES: Final = {"ls": "list", "rm": "remove", "key": "keys", "schedule": "schedules", "workflow": "workflows", "provide-input": "input"}
+ALIASES: Final = {
+    "ls": "list",
+    "rm": "remove",
+    "key": "keys",
+    "schedule": "schedules",
+    "workflow": "workflows",
+    "provide-input": "input",
+}
 EXPANSIONS: Final = {
     "ps": ("runs", "list", "--unfinished"),
     "show": ("runs", "show"),

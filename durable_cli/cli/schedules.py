@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,8 +15,9 @@ from durable_cli.cli.options import check_choice
 from durable_cli.cli.runs import Fields, Header, Limit, limit_of
 from durable_cli.cli.session import Cell, Session
 from durable_cli.cli.starting import Call, DryRun, Input, Key, OnDuplicate, Params, Target, print_id
+from durable_cli.core.timing import format_duration
 from durable_cli.errors import DurableError, UsageError
-from durable_cli.model import Catchup, Outcome, Schedule, ScheduleFire
+from durable_cli.model import Catchup, Outcome, Policies, Schedule, ScheduleFire
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -251,12 +253,26 @@ def add(
         write=not dry_run,
     )
     ahead = moments.fires(plan.settings["cron"], plan.settings["timezone"], session.now(), _SHOWN_FIRES)
-    notes = [*moments.notes(cron), *([_KEYLESS] if plan.keyless else [])]
+    notes = [*moments.notes(cron), *([_KEYLESS] if plan.keyless else _postponing(definition.policies, ahead))]
     if plan.known is not None and plan.known.paused_at is not None:
         notes.append(f"it is paused: durable schedules resume {name}")
     document = _plan_document(plan) | {"next": [render.iso(at) for at in ahead], "notes": notes}
     session.one(document, lambda: _tell_plan(session, plan, ahead, notes, dry_run=dry_run), id_field="name")
     return 0
+
+
+def _postponing(policies: Policies, ahead: Sequence[int]) -> list[str]:
+    """What to say of a keyed schedule on a debounced workflow: fires closer than its period gather, for ever where
+    nothing caps the wait."""
+    period = policies.debounce_ms
+    if period is None or policies.debounce_timeout_ms is not None or not ahead:
+        return []
+    if any(later - earlier > period for earlier, later in itertools.pairwise(ahead)):
+        return []
+    return [
+        f"the workflow is debounced by {format_duration(period)}: each fire puts the run off once more, and it never "
+        'begins; Debounce(..., timeout="5m") is a cap'
+    ]
 
 
 def _plan_document(plan: Plan) -> render.Document:

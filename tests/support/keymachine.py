@@ -278,6 +278,27 @@ class KeyMachine(RuleBasedStateMachine):
         self._answered(got, wanted[:2])
         assert (process.claims != before) == wanted[2], f"claimed: {process.claims}, wanted: {wanted}"
 
+    @rule(
+        number=st.integers(0, 1),
+        who=st.integers(0, 1),
+        then=st.sampled_from((None, "replace", "complete", "complete", "fail", "cancel", "crash")),
+    )
+    def crowd(self, number: int, who: int, then: str | None) -> None:
+        """A run that has begun, one that waits behind it, and what then becomes of the first one."""
+        self._execute(number, "a", 1, "use_existing", who)
+        self.claim(who, 0, True)
+        for value in (2, 3):
+            self._start(self._name(number), "a", value, "run_again", who, None)
+        self.the_file_is_as_the_model_says()
+        if then == "replace":
+            self._start(self._name(number), "a", 4, "cancel_existing", who, None)
+        elif then == "cancel":
+            self.cancel_by_key(who, number, "a")
+        elif then == "crash":
+            self.crash(who)
+        elif then is not None:
+            self.turn(who, 0, then, True, True)
+
     def _answered(self, got: tuple[str, str], wanted: tuple[str, str]) -> None:
         SEEN["starts"] += 1
         SEEN[f"answered {got[0]}"] += 1
@@ -313,7 +334,8 @@ class KeyMachine(RuleBasedStateMachine):
             assert run["id"] not in self.model.claimable()
             return
         if not unfinished(run):
-            assert was and execution.run.status == run["status"], "it has ended instead"
+            assert was
+            assert execution.run.status == run["status"], "it has ended instead"
             return
         assert run["id"] in self.model.claimable()
         self.model.begin(run, process.name)
@@ -582,13 +604,14 @@ class KeyMachine(RuleBasedStateMachine):
                 assert place not in behind, f"two runs wait for {place}"
                 behind.add(place)
                 ahead = by_id[run.runs_after_id]
-                assert ahead.holds_key and not ahead.finished, f"run {run.id} waits behind one that is over"
+                assert ahead.holds_key, f"run {run.id} waits behind one without the key"
+                assert not ahead.finished, f"run {run.id} waits behind one that is over"
                 assert (ahead.workflow, ahead.key) == place
             if run.key is not None and not run.finished:
                 assert run.holds_key != (run.runs_after_id is not None), f"run {run.id} neither holds nor waits"
             if run.error is not None and run.error.type == "Replaced":
                 wanted = self.model.runs[run.id]["error"]
-                assert wanted is not None and wanted in run.error.message, "the replaced run names its replacer"
+                assert str(wanted) in run.error.message, "the replaced run names its replacer"
 
     @rule()
     def look_at_the_stats(self) -> None:
