@@ -15,19 +15,12 @@ from typing import Any
 from durable_cli import settling
 from durable_cli.core.keys import check_step_name
 from durable_cli.core.replay import Mismatch, Recorded, child_branch, inside, position
+from durable_cli.entering import BRANCH_ONLY, Scope, current_branch
 from durable_cli.errors import BranchesFailed, DurableError, UsageError
 from durable_cli.execution import Closed, Leave, Suspend, Undo
+from durable_cli.failing import error_message, error_type, non_determinism
 from durable_cli.model import RunError, Step, StepStatus
-from durable_cli.operations import (
-    BRANCH_ONLY,
-    Operations,
-    Scope,
-    StepOptions,
-    current_branch,
-    error_message,
-    error_type,
-    non_determinism,
-)
+from durable_cli.operations import Operations, StepOptions
 from durable_cli.store import history, runs
 from durable_cli.store.database import Tx
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
+from durable_cli.entering import current_attempts, current_branch
 from durable_cli.logs import Source
-from durable_cli.operations import current_attempts, current_branch
 
 if TYPE_CHECKING:
     import logging

@@ -14,8 +14,9 @@ from durable_cli.core.replay import Recorded
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.errors import KeyContended, KeyTaken, UsageError
 from durable_cli.execution import Suspend
+from durable_cli.failing import step_failed
 from durable_cli.model import OnDuplicate, RunError, Status, Step, StepStatus
-from durable_cli.operations import Operations, step_failed
+from durable_cli.operations import Operations
 from durable_cli.request import MERGES, MergeFirst, Request, request_for
 from durable_cli.store import runs
 from durable_cli.store.database import Tx

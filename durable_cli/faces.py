@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
+from durable_cli.entering import current_branch
 from durable_cli.errors import StepTimeout, UsageError
 from durable_cli.execution import Face, Stop, TimedOut
-from durable_cli.operations import Operations, current_branch, drive
+from durable_cli.operations import Operations, drive
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,33 +9,25 @@ recorded values; `waits`, `branches` and `children` have the rest.
 from __future__ import annotations
 
 import datetime as dt
-import threading
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from durable_cli.core import lifecycle, replay, timing
-from durable_cli.core.keys import check_step_name
+from durable_cli.core import lifecycle
 from durable_cli.core.policies import Retry
-from durable_cli.core.replay import Fresh, Mismatch, Place, Recorded
+from durable_cli.core.replay import Recorded
+from durable_cli.entering import Attempt, Branch, current_attempts
 from durable_cli.errors import (
     FILE_ERRORS,
     Abort,
-    ChildFailed,
-    ConcurrentOperation,
-    HttpFailed,
-    NestedOperation,
-    NonDeterminism,
     ProgrammingError,
-    ShellFailed,
     StepFailed,
     Unreadable,
     Unstorable,
     UsageError,
-    WaitTimeout,
 )
-from durable_cli.execution import Broken, Closed, Compensation, Execution, Leave, Lost, Stop, Suspend, TimedOut, Undo
+from durable_cli.execution import Broken, Compensation, Lost, Suspend
+from durable_cli.failing import delay_ms, error_message, error_type, retry_after_ms, step_failed
 from durable_cli.model import RunError, Step, StepStatus
 from durable_cli.store import history, runs
 from durable_cli.store.database import Tx
@@ -43,35 +35,6 @@ from durable_cli.tracebacks import user_traceback
 from durable_cli.values import Codec, codec, result_codec
 
 T = TypeVar("T")
-
-BRANCH_ONLY: Final = (Suspend, Closed, Undo)
-"""Departures that concern one branch: the others go on, be it only to what they have on record."""
-
-
-class Scope:
-    """What the branches of one operation share: once closed, none of them begins anything new."""
-
-    def __init__(self, *, closed: bool = False) -> None:
-        self.closed = closed
-
-
-@dataclass(slots=True)
-class Attempt:
-    """A step that is executing. `abandoned`: its time was over, and its result will not be used."""
-
-    execution: Execution
-    place: Place
-    number: int
-    name: str
-    abandoned: bool = False
-
-
-current_attempts: ContextVar[tuple[Attempt, ...]] = ContextVar("durable_attempts", default=())
-"""The steps that this thread or task is inside of, the innermost last (a step may execute another run)."""
-
-current_branch: ContextVar[Operations | None] = ContextVar("durable_branch", default=None)
-"""The branch whose code, around its steps, this thread or task executes."""
-
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
@@ -84,18 +47,8 @@ class StepOptions:
     compensate_retry: Retry | None = None
 
 
-class Operations:
+class Operations(Branch):
     """The operations of one branch of one run."""
-
-    def __init__(self, execution: Execution, branch: str = "", scopes: tuple[Scope, ...] = ()) -> None:
-        self.execution = execution
-        self.branch = branch
-        self.scopes = scopes
-        self.asked = 0
-        self.leaving: Leave | None = None
-        self.ended = False
-        self._busy = threading.Lock()
-        self._aside: list[Place] = []
 
     # -- what a step may use --
 
@@ -123,12 +76,6 @@ class Operations:
             raise self.execution.gone
         if not self.execution.engine.still_ours(self.execution.claim):
             raise self.leave(Lost())
-
-    def _inside(self) -> Attempt | None:
-        for attempt in reversed(current_attempts.get()):
-            if attempt.execution is self.execution:
-                return attempt
-        return None
 
     # -- steps and recorded values --
 
@@ -253,7 +200,7 @@ class Operations:
             await self.record(step)
             execution.tell("step_failed", row.name, attempt=row.attempts, message=message)
             raise step_failed(step) from None
-        due_at = moment + max(retry_after_ms(error), _delay_ms(retry, failures, execution.engine.dice()))
+        due_at = moment + max(retry_after_ms(error), delay_ms(retry, failures, execution.engine.dice()))
         status = StepStatus.RETRYING
         await self.record(
             replace(row, status=status, failures=failures, finished_at=None, due_at=due_at, error=told)
@@ -340,239 +287,6 @@ class Operations:
             return await execution.face.blocking(lambda: execution.engine.database.read(question))
         except FILE_ERRORS as error:
             raise self.leave(Broken(error)) from error
-
-    # -- entering and leaving --
-
-    def leave(self, how: Leave) -> Leave:
-        """Note that this branch (or, by what is none of `BRANCH_ONLY`, the whole run) is left; what to raise."""
-        self.leaving = how
-        if not isinstance(how, BRANCH_ONLY):
-            self.execution.gone = self.execution.gone or how
-        return how
-
-    def entered(self, kind: str, name: str) -> _Entered:
-        """`with` around one operation."""
-        return _Entered(self, kind, name)
-
-    def enter(self, kind: str, name: str) -> Recorded | Fresh:
-        """Take the next place for the operation (`kind`, `name`), if the rules allow an operation here and now."""
-        execution = self.execution
-        if execution.poison is not None:
-            raise execution.poison
-        inside = self._inside()
-        if inside is not None:
-            raise execution.spoil(
-                NestedOperation(
-                    f"ctx.{kind} {name!r} was used inside step {inside.name!r} ({replay.position(inside.place)} of "
-                    f"workflow {execution.run.workflow!r}); a step may only use ctx.heartbeat, ctx.attempt and "
-                    "ctx.idempotency_key: move the operation out of the step function"
-                )
-            )
-        current = current_branch.get()
-        if current is not None and current is not self and current.execution is execution:
-            raise execution.spoil(
-                ConcurrentOperation(
-                    f"ctx.{kind} {name!r} was used on the context of {_called(self.branch)} inside of "
-                    f"{_called(current.branch)} of workflow {execution.run.workflow!r}; a branch uses the context that "
-                    "it is called with"
-                )
-            )
-        if not self._busy.acquire(blocking=False):
-            raise execution.spoil(
-                ConcurrentOperation(
-                    f"ctx.{kind} {name!r} began while another operation of this context (operation {self.asked}) "
-                    f"was going on in workflow {execution.run.workflow!r}; one context does one thing at a time: "
-                    "use ctx.parallel, ctx.map or ctx.race"
-                )
-            )
-        try:
-            return self._take_place(kind, name)
-        except BaseException:
-            self._busy.release()
-            raise
-
-    def exit(self) -> None:
-        """The operation has ended."""
-        self._busy.release()
-
-    def _take_place(self, kind: str, name: str) -> Recorded | Fresh:
-        execution = self.execution
-        if self.leaving is not None:
-            raise self.leaving
-        if execution.gone is not None:
-            raise self.leave(execution.gone)
-        if self.ended:
-            raise execution.spoil(
-                ConcurrentOperation(
-                    f"ctx.{kind} {name!r} was used on the context of {_called(self.branch)} of workflow "
-                    f"{execution.run.workflow!r}, which has ended"
-                )
-            )
-        check_step_name(name)
-        place = (self.branch, self.asked + 1)
-        found = replay.match(execution.history, place, kind, name)
-        if isinstance(found, Mismatch):
-            if not execution.history[place].after_retry:
-                raise execution.spoil(non_determinism(execution.run.workflow, found))
-            self._set_aside(place)
-            found = Fresh(None)
-        self.asked += 1
-        execution.operations += 1
-        # Branches that began have to be replayed in any case, to learn what they have to undo.
-        if isinstance(found, Fresh) and not (found.before is not None and kind in replay.GROUPS):
-            self._check_may_begin()
-        return found
-
-    def _set_aside(self, place: Place) -> None:
-        """What was recorded from here on followed a failure that a retry took back: the function goes another way
-        now. The records go with the next one that is written."""
-        behind = replay.from_here_on(self.execution.history, place)
-        for one in behind:
-            del self.execution.history[one]
-        self._aside.extend(behind)
-
-    def _check_may_begin(self) -> None:
-        """Leave where nothing new may begin."""
-        execution = self.execution
-        if self.closed:
-            raise self.leave(Closed())
-        if execution.undoing:
-            raise self.leave(Undo())
-        if execution.stop.is_set():
-            raise self.leave(Stop())
-        if execution.overdue():
-            raise self.leave(TimedOut())
-
-    @property
-    def closed(self) -> bool:
-        """Has another branch decided, so that nobody needs this one any more?"""
-        return any(scope.closed for scope in self.scopes)
-
-    def check_at_rest(self) -> None:
-        """The function has returned: an operation that still goes on (a task or a thread nobody waited for) would be
-        lost. Asked before an event loop ends and cancels it."""
-        execution = self.execution
-        if self._busy.locked() and execution.poison is None and execution.gone is None:
-            raise execution.spoil(
-                ConcurrentOperation(
-                    f"workflow {execution.run.workflow!r} returned while operation {self.asked} of its context was "
-                    "going on; await it (or wait for its thread) before the function ends"
-                )
-            )
-
-    def conclude(self, failure: BaseException | None) -> None:
-        """A function (the workflow's, or a branch's) has returned, or raised `failure`: raise what really ended it.
-
-        What the code swallowed counts all the same; and an end before the record's is non-determinism.
-        """
-        execution = self.execution
-        self.ended = True
-        if failure is not None and not isinstance(failure, (Exception, SystemExit, Leave)):
-            raise failure  # KeyboardInterrupt and its like: the process is being left
-        if failure is None:
-            self.check_at_rest()
-        if execution.poison is not None:
-            raise execution.poison
-        if self.leaving is not None:
-            raise self.leaving
-        if execution.gone is not None:
-            raise execution.gone
-        if failure is None or isinstance(failure, Exception):
-            left = replay.left_over(execution.history, self.branch, self.asked)
-            if left is not None:
-                raise execution.spoil(non_determinism(execution.run.workflow, left)) from failure
-        if failure is not None:
-            raise failure
-
-
-class _Entered:
-    """`with` around one operation: enters it, and lets the context go afterwards."""
-
-    def __init__(self, operations: Operations, kind: str, name: str) -> None:
-        self._operations, self._kind, self._name = operations, kind, name
-
-    def __enter__(self) -> Recorded | Fresh:
-        return self._operations.enter(self._kind, self._name)
-
-    def __exit__(self, *_: object) -> None:
-        self._operations.exit()
-
-
-def _called(branch: str) -> str:
-    return f"branch {branch!r}" if branch else "the function"
-
-
-def non_determinism(workflow: str, found: Mismatch) -> NonDeterminism:
-    """The error for a replay that went another way than the record."""
-    asked = f"asked for {found.asked}" if found.asked else "ended"
-    return NonDeterminism(
-        f"workflow {workflow!r} {asked} at {found.position}, where {found.expected} is recorded; the code around the "
-        "steps has to do the same on every replay: mend it, then `durable retry` goes on",
-        workflow=workflow,
-        position=found.position,
-        expected=found.expected,
-        asked=found.asked,
-    )
-
-
-_FAILURES: dict[str, type[StepFailed]] = {
-    "WaitTimeout": WaitTimeout,
-    "call": ChildFailed,
-    "shell": ShellFailed,
-    "http": HttpFailed,
-}
-"""What is raised instead of StepFailed: by the kind of the operation, else by the type of the error."""
-
-
-def step_failed(step: Step) -> StepFailed:
-    """The exception that a failed operation raises, on the first pass and on every replay."""
-    error = step.error or RunError("Unknown", "")
-    kind = _FAILURES.get(step.kind) or _FAILURES.get(error.type, StepFailed)
-    failed = kind(
-        step.name,
-        error_type=error.type,
-        error_message=error.message,
-        attempts=step.attempts,
-        traceback=error.traceback,
-        place=(step.branch, step.seq),
-    )
-    for name in kind.carried:
-        setattr(failed, name, (error.fields or {}).get(name))
-    return failed
-
-
-def error_type(error: BaseException) -> str:
-    """The name of an exception's class, as users know it."""
-    return "Timeout" if type(error).__name__ == "StepTimeout" else type(error).__name__
-
-
-def error_message(error: BaseException) -> str:
-    """What an exception says, at most 8 KiB."""
-    if isinstance(error, SystemExit):
-        return f"sys.exit({error.code!r}) was called"
-    if isinstance(error, StepFailed) and error.carried:
-        return error.error_message
-    try:
-        return str(error)[:8192]
-    except Exception as problem:
-        return f"(its text cannot be made: {type(problem).__name__})"
-
-
-def retry_after_ms(error: BaseException) -> int:
-    """How long the other side asked to wait (an HTTP Retry-After); 0 where it did not."""
-    asked = getattr(error, "retry_after_ms", 0)
-    return asked if isinstance(asked, int) else 0
-
-
-def _delay_ms(retry: Retry, failures: int, dice: float) -> int:
-    return timing.backoff_ms(
-        attempt=failures,
-        backoff=retry.backoff,
-        base_ms=retry.base_ms,
-        max_delay_ms=retry.max_delay_ms,
-        jitter=retry.jitter,
-        dice=dice,
-    )
 
 
 def drive(operation: Awaitable[Any]) -> Any:

@@ -12,8 +12,8 @@ from durable_cli.core.policies import check_policies, parse_on_duplicate
 from durable_cli.definition import Definition
 from durable_cli.errors import KeyContended, WorkflowMoved
 from durable_cli.model import Location, OnDuplicate, Policies, Workflow
-from durable_cli.values import MAX_VALUE_BYTES
 from durable_cli.places import COMMANDS
+from durable_cli.values import MAX_VALUE_BYTES
 
 T = TypeVar("T")
 MERGES = 4

@@ -24,9 +24,10 @@ from durable_cli.execution import (
     Undo,
 )
 from durable_cli.faces import AsyncFace, PlainFace, call_within, run_operation
+from durable_cli.failing import error_message, error_type
 from durable_cli.logs import RunLog
 from durable_cli.model import Claim, Run, RunError, Status, Step
-from durable_cli.operations import Operations, error_message, error_type
+from durable_cli.operations import Operations
 from durable_cli.store import events, history, runs, transitions
 from durable_cli.store.database import Tx
 from durable_cli.tracebacks import user_traceback

@@ -14,8 +14,9 @@ from typing import Any, Final
 from durable_cli.core.replay import Recorded
 from durable_cli.errors import UsageError
 from durable_cli.execution import Suspend
+from durable_cli.failing import step_failed
 from durable_cli.model import RunError, Step, StepStatus
-from durable_cli.operations import Operations, step_failed
+from durable_cli.operations import Operations
 from durable_cli.store import events
 from durable_cli.store.database import Tx
 from durable_cli.values import Codec, canonical

@@ -31,7 +31,7 @@ places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request reopening settling starting explaining
 engine lookup catalogue keylog logs outlook pruning housekeeping
-execution operations capture waits branches children shell http outside calls context faces undoing
+execution failing entering operations capture waits branches children shell http outside calls context faces undoing
 commands loading codeload
 runner foreground producing replaying
 firing scheduling fires
@@ -56,7 +56,6 @@ ALLOWED_IMPORTS = {
 }
 LONG_MODULES = {
     "errors": "one tree, to be read and compared as one list",
-    "operations": "the lead splits it",
 }
 LONG_FUNCTIONS = {
     "cli.starting.run": "its parameters are the options of `durable run`, with their help",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 from durable_cli import Context, Durable, NonDeterminism, StepFailed, workflow
 
 

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from durable_cli.core.keys import brief
 from durable_cli.errors import InvalidDefinition, InvalidInput, Unreadable, Unstorable
 from durable_cli.values import MAX_VALUE_BYTES, canonical, codec, parse, result_codec, same_value
 

@@ -281,7 +281,7 @@ class KeyMachine(RuleBasedStateMachine):
     @rule(
         number=st.integers(0, 1),
         who=st.integers(0, 1),
-        then=st.sampled_from((None, "replace", "complete", "complete", "fail", "cancel", "crash")),
+        then=st.sampled_from((None, "replace", "complete", "complete", "fail", "cancel", "crash", "crashes", "undo")),
     )
     def crowd(self, number: int, who: int, then: str | None) -> None:
         """A run that has begun, one that waits behind it, and what then becomes of the first one."""
@@ -294,8 +294,16 @@ class KeyMachine(RuleBasedStateMachine):
             self._start(self._name(number), "a", 4, "cancel_existing", who, None)
         elif then == "cancel":
             self.cancel_by_key(who, number, "a")
-        elif then == "crash":
+        elif then in ("crash", "crashes"):
             self.crash(who)
+            for _ in range(keymodel.MAX_CRASHES if then == "crashes" else 0):
+                self.claim(who, 0, True)
+                self.crash(who)
+        elif then == "undo":
+            self.turn(who, 0, "undoable", False, True)
+            self.time_passes(25)
+            self.turn(who, 0, "fail", False, True)
+            self._start(self._name(number), "a", 5, "cancel_existing", who, None)
         elif then is not None:
             self.turn(who, 0, then, True, True)
 
