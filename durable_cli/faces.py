@@ -15,7 +15,7 @@ from durable_cli.context import AsyncContext, Context
 from durable_cli.core.timing import format_duration
 from durable_cli.entering import current_branch
 from durable_cli.errors import StepTimeout, UsageError
-from durable_cli.execution import Face, Stop, TimedOut
+from durable_cli.execution import Face, Leave, Stop, TimedOut
 from durable_cli.operations import Operations, drive
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class AsyncFace:
 
         async def call_it() -> Any:
             if inspect.iscoroutinefunction(function):
-                with _one_process():
+                with _one_process(awaited=True):
                     return await function(*args, **kwargs)
             result = await asyncio.to_thread(_called, function, args, kwargs)
             return await result if inspect.isawaitable(result) else result
@@ -100,7 +100,7 @@ class AsyncFace:
 
     async def branch(self, function: Callable[[Any], Any], operations: Operations) -> Any:
         """As `Face.branch`, on the event loop."""
-        with _one_process(), _speaking(operations):
+        with _one_process(awaited=True), _speaking(operations):
             result = function(AsyncContext(operations))
             result = await result if inspect.isawaitable(result) else result
             operations.check_at_rest()
@@ -269,7 +269,7 @@ async def _awaited(
 
     try:
         async with asyncio.timeout(None if seconds is None else max(seconds, 0)) as limit:
-            with _one_process():
+            with _one_process(awaited=True):
                 result = await function(context, *arguments)
                 context._operations.check_at_rest()
                 return result
@@ -281,7 +281,10 @@ async def _awaited(
 
 def _plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = _called(function, args, kwargs)
-    return run_async(lambda: result) if inspect.iscoroutine(result) else result
+    if not inspect.iscoroutine(result):
+        return result
+    with _one_process():
+        return run_async(lambda: result)
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -290,9 +293,12 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 @contextmanager
-def _one_process() -> Iterator[None]:
+def _one_process(*, awaited: bool = False) -> Iterator[None]:
     """Around user code: a child that was forked in it and comes out of it ends here. It has copies of all we know,
     and would record, end and print in the name of its parent.
+
+    What is no Exception, and means neither the run nor this process to be left (gevent's Timeout, a CancelledError of
+    a loop of its own), is a failure like any other: unrecorded, the run would be tried again for ever.
     """
     pid = os.getpid()
     try:
@@ -300,9 +306,31 @@ def _one_process() -> Iterator[None]:
     except BaseException as error:
         if os.getpid() != pid:
             _end_forked(error)
-        raise
+        if _stays(error, awaited=awaited):
+            raise
+        raise _as_exception(error) from error.__cause__
     if os.getpid() != pid:
         _end_forked(None)
+
+
+def _stays(error: BaseException, *, awaited: bool) -> bool:
+    """Is it an Exception, or does it leave the run, the process, a test or (`awaited`) a coroutine?"""
+    if isinstance(error, StopIteration):
+        return False  # no coroutine may raise it, and durable's own are between the step and its record
+    leaves: tuple[type[BaseException], ...] = (Exception, Leave, SystemExit, KeyboardInterrupt)
+    if awaited:
+        import asyncio
+
+        leaves += (asyncio.CancelledError, GeneratorExit)
+    if "_pytest.outcomes" in sys.modules:
+        leaves += (sys.modules["_pytest.outcomes"].OutcomeException,)
+    return isinstance(error, leaves)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """An Exception of the same name, with the same text and traceback."""
+    kind: type[Exception] = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    return kind(*error.args).with_traceback(error.__traceback__)
 
 
 def _end_forked(error: BaseException | None) -> NoReturn:

@@ -24,7 +24,6 @@ RUN_FIELDS: Final = (
 )  # fmt: skip
 KEY_FIELDS: Final = (
     "workflow", "key", "holder_id", "status", "held_since", "runs", "readds_24h", "waiting_id", "owner_alive",
-    "held_too_long",
 )  # fmt: skip
 ACTIVITY_FIELDS: Final = ("at", "kind", "workflow", "key", "run_id", "details", "id")
 
@@ -214,7 +213,7 @@ def run_document(run: Run) -> Document:
 
 def key_document(key: Key) -> Document:
     """A row of `keys list`."""
-    return {
+    document: Document = {
         "workflow": key.workflow,
         "key": key.key,
         "holder_id": key.holder_id,
@@ -224,8 +223,10 @@ def key_document(key: Key) -> Document:
         "readds_24h": key.readds_24h,
         "waiting_id": key.waiting_id,
         "owner_alive": key.owner_alive,
-        "held_too_long": key.held_too_long,
     }
+    if key.held_too_long:
+        document["held_too_long"] = True
+    return document
 
 
 def activity_document(row: Activity) -> Document:

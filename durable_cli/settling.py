@@ -77,7 +77,7 @@ def end(
     reuse = reuse or reuse_of(tx, run.workflow)
     if arbitration.decide_succession(status, reuse) is arbitration.Succession.CANCEL:
         kept = RunError("KeyKept", f"run {run.id} ended {status} and reuse={reuse} keeps the key {run.key!r} for it")
-        transitions.end(tx, waiting.row_id, status=Status.CANCELLED, result=None, error=kept, now=now)
+        _close(tx, waiting, Status.CANCELLED, now=now, error=kept)  # somebody may wait for its end
         return None
     hand_over(tx, from_run=run, to_run=waiting, reason="promoted", now=now)
     return runs.get(tx, waiting.row_id)

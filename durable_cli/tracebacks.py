@@ -25,4 +25,6 @@ def _first_user_frame(frame: TracebackType | None) -> TracebackType | None:
 
 
 def _is_plumbing(filename: str) -> bool:
+    if filename.endswith(os.sep + "contextlib.py"):  # before the user's first frame: one of our `with`s
+        return True
     return filename.startswith((_OURS, "<frozen ")) or os.sep.join(("", "asyncio", "")) in filename

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from durable_cli.core import replay
-from durable_cli.errors import Abort, StepFailed, Unreadable
-from durable_cli.execution import Compensation, Execution
+from durable_cli.errors import Abort, StepFailed
+from durable_cli.execution import Execution
 from durable_cli.model import Step
 from durable_cli.operations import Operations, StepOptions
 
@@ -25,7 +25,7 @@ async def undo_all(operations: Operations, execution: Execution, done: list[Step
         if compensation is None:
             function, value = _missing(step), None
         else:
-            function, value = _with_value(step, compensation)
+            function, value = compensation.function, operations.replayed(step, compensation.values)
             options = StepOptions(kind="compensate", retry=compensation.retry or options.retry)
         try:
             await operations.step(step.name, function, (value,), {}, options)
@@ -34,21 +34,8 @@ async def undo_all(operations: Operations, execution: Execution, done: list[Step
     return failed
 
 
-def _with_value(step: Step, compensation: Compensation) -> tuple[Callable[[Any], Any], Any]:
-    """The compensation and what to call it with."""
-    assert step.result is not None
-    try:
-        return compensation.function, compensation.values.load(step.result)
-    except Unreadable as error:
-        return _refusing(f"the result of {replay.position((step.branch, step.seq))} cannot be read: {error}"), None
-
-
 def _missing(step: Step) -> Callable[[Any], None]:
-    return _refusing(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
+    def missing(_: Any) -> None:
+        raise Abort(f"the compensation of {replay.position((step.branch, step.seq))} is no longer in the code")
 
-
-def _refusing(why: str) -> Callable[[Any], None]:
-    def refuse(_: Any) -> None:
-        raise Abort(why)
-
-    return refuse
+    return missing

@@ -16,18 +16,21 @@ from typing import Any, Final
 from durable_cli.errors import DatabaseUnusable, InvalidConfig, InvalidDuration, UsageError
 from durable_cli.places import package_root, who_else
 
-KEYS: Final = ("database", "app-dir", "retention")
+KEYS: Final = ("database", "app-dir", "modules", "timezone", "retention")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """What a configuration file says. Paths in it are relative to its directory. `retention_ms`: how old finished runs
-    become before workers and ticks prune them; None: they never do."""
+    become before workers and ticks prune them; None: they never do. `modules`: whose schedules workers and `schedules
+    sync` bring into the database; `timezone`: the zone in force where none is named; None: the system's."""
 
     file: Path
     database: Path | None
     app_dir: Path | None
     retention_ms: int | None = None
+    modules: tuple[str, ...] = ()
+    timezone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ def _checked(file: Path, table: Any) -> Config:
     if not isinstance(table, dict):
         raise InvalidConfig(f"{file}: tool.durable is a table")
     values: dict[str, Path] = {}
-    retention_ms: int | None = None
+    others: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("_", "-")
         if name not in KEYS:
@@ -192,13 +195,14 @@ def _checked(file: Path, table: Any) -> Config:
                 facts=(f"it knows: {', '.join(KEYS)}",),
                 hint=f"did you mean {near[0]!r}?" if near else None,
             )
-        if name == "retention":
-            retention_ms = _retention(file, value)
+        if name in _OTHERS:
+            field, check = _OTHERS[name]
+            others[field] = check(file, value)
             continue
         if not isinstance(value, str) or not value or "\0" in value:
             raise InvalidConfig(f"{file}: {key} is a path in quotes, not {value!r}")
         values[name] = Path(os.path.abspath(file.parent / Path(value).expanduser()))
-    return Config(file, values.get("database"), values.get("app-dir"), retention_ms)
+    return Config(file, values.get("database"), values.get("app-dir"), **others)
 
 
 def _retention(file: Path, value: object) -> int:
@@ -212,6 +216,32 @@ def _retention(file: Path, value: object) -> int:
     if milliseconds <= 0:
         raise InvalidConfig(f'{file}: retention is a duration in quotes with its unit, such as "30d", not {value!r}')
     return milliseconds
+
+
+def _modules(file: Path, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+        raise InvalidConfig(f'{file}: modules is a list of names, such as ["flows", "jobs/nightly.py"], not {value!r}')
+    return tuple(value)
+
+
+def _timezone(file: Path, value: object) -> str:
+    from durable_cli.core.cron import zone
+
+    if not isinstance(value, str):
+        raise InvalidConfig(f'{file}: timezone is a name in quotes, such as "Europe/Berlin", not {value!r}')
+    try:
+        zone(value)
+    except UsageError as error:
+        raise InvalidConfig(f"{file}: timezone: {error.message}", hint=error.hint) from None
+    return value
+
+
+_OTHERS: Final = {
+    "retention": ("retention_ms", _retention),
+    "modules": ("modules", _modules),
+    "timezone": ("timezone", _timezone),
+}
+"""What is no path: the field of Config, and what reads it."""
 
 
 def _only_ours(file: Path) -> None:

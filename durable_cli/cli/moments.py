@@ -18,8 +18,8 @@ def default_zone(session: Session) -> str:
     """The zone in force where none is named: the configuration's, else the system's."""
     from durable_cli.zones import system_zone
 
-    configured: str | None = getattr(session.config(), "timezone", None)
-    return configured or system_zone()
+    config = session.config()
+    return (config.timezone if config else None) or system_zone()
 
 
 def check(cron: str, zone: str | None) -> None:

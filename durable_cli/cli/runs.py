@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -36,12 +36,15 @@ Header = Annotated[bool, typer.Option("--header", help="Begin TSV and CSV with t
 Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many (50 on a terminal, else all).")
 ]
+_MOST_ROWS: Final = 2**63 - 1  # SQLite counts no further
 Since = Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Only of the last so long (24h, 7d).")]
 
 
 def limit_of(session: Session, limit: int | None) -> int | None:
     """The rows a list has at most: all in a pipe, 50 for a person."""
-    return 50 if limit is None and session.out.list_format() == "table" else limit
+    if limit is None:
+        return 50 if session.out.list_format() == "table" else None
+    return min(limit, _MOST_ROWS)
 
 
 def list_runs(

@@ -361,7 +361,7 @@ def sync(
 ) -> int:
     """Bring what code declares by @schedule into the database."""
     session: Session = ctx.obj
-    wanted = modules or list(getattr(session.config(), "modules", None) or ())
+    wanted = modules or list(session.configured_modules())
     if not wanted:
         raise UsageError("name the modules whose schedules are meant", hint="durable schedules sync flows")
     client = session.writer(wanted[0])

@@ -62,6 +62,11 @@ class Session:
             self._config[start] = settings.find(start, self.env)
         return self._config[start]
 
+    def configured_modules(self) -> tuple[str, ...]:
+        """The modules that the configuration names."""
+        config = self.config()
+        return config.modules if config else ()
+
     def app_dir(self, target: str | None = None) -> Path | None:
         """The directory of the user's code, None where nothing names one."""
         return settings.app_dir(self.app_dir_option, self.env, self.config(target))

@@ -107,7 +107,7 @@ three digits; what is absent is null. Nothing that your code prints ends up on s
   durable run --json    run_id workflow key outcome status result error holder_id holder_status replaced_id
   a run                 id workflow key holds_key runs_after_id status input result error created_at started_at
                         finished_at due_at owner{alive,pid}; runs show: steps[seq,name,kind,status,attempts,...] too
-  a key                 workflow key holder_id status held_since runs readds_24h waiting_id owner_alive held_too_long
+  a key                 workflow key holder_id status held_since runs readds_24h waiting_id owner_alive [held_too_long]
   activity              at kind workflow key run_id details
 
   outcome is one of     created existing replaced queued merged event_sent resumed

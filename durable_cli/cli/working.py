@@ -50,16 +50,17 @@ def worker(
 
     The first INT, TERM or HUP drains: nothing new is claimed, running steps may end, the rest is given back; exit 0.
     The second one (or the end of the grace) stops at once. Code is loaded from where a start recorded it, or from a
-    MODULE, whose @schedule lines are brought into the database too.
+    MODULE (none named: those of the configuration), whose @schedule lines are brought into the database too.
     """
     session: Session = ctx.obj
     grace_ms = parse_duration(grace)
     client = session.writer()
     session.out.guard()
-    for name in modules or ():
+    wanted = modules or list(session.configured_modules())
+    for name in wanted:
         _import(session, name)
-    if modules:
-        schedules.sync_for_worker(session, client, modules)
+    if wanted:
+        schedules.sync_for_worker(session, client, wanted)
     it, signals = _worker(session, client, concurrency, grace_ms)
     session.out.note(
         f"worker {os.getpid()} on {session.shown(str(client.path))}: up to {concurrency} runs at once; "

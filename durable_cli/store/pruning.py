@@ -12,11 +12,15 @@ _OLD: Final = """
 r.finished_at IS NOT NULL AND r.finished_at < :before
   AND (:workflow IS NULL OR r.workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow))
   AND (:statuses IS NULL OR r.status IN (SELECT value FROM json_each(:statuses)))
+  AND NOT EXISTS (  -- its end is still to be seen by a run that waits for it
+    SELECT 1 FROM durable_steps s JOIN durable_runs asker ON asker.id = s.run_id
+    WHERE s.child_id = r.id AND s.status = 'waiting' AND asker.finished_at IS NULL)
 """
 
 
 def old_runs(tx: Tx, *, before: int, workflow: str | None, statuses: list[str], limit: int) -> list[dict[str, Any]]:
-    """Finished runs that ended before a moment: `id` (row), `workflow`, `key`, `holds_key`, oldest first."""
+    """Finished runs that ended before a moment, and whose end nobody waits to see: `id` (row), `workflow`, `key`,
+    `holds_key`, oldest first."""
     return tx.rows(
         f"SELECT r.id, r.public_id, w.name AS workflow, r.key, r.holds_key FROM durable_runs r"
         f" JOIN durable_workflows w ON w.id = r.workflow_id WHERE {_OLD} ORDER BY r.finished_at LIMIT :limit",

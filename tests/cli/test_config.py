@@ -83,7 +83,10 @@ def test_the_search_goes_upwards_to_the_home_directory(tree, monkeypatch, files,
         ("databse = 'a'", "did you mean 'database'"),
         ("appdir = 'a'", "did you mean 'app-dir'"),
         ("reuse = 'never'", "does not know"),
-        ("modules = ['a']", "does not know"),
+        ("modules = 'a'", "a list of names"),
+        ("modules = ['a', 3]", "a list of names"),
+        ("timezone = 'Mars/Olympus'", "timezone: "),
+        ("timezone = 3", "a name in quotes"),
         ("database = 3", "a path in quotes"),
         ("database = ''", "a path in quotes"),
         ("database = ", "not valid TOML"),
@@ -178,3 +181,16 @@ def test_app_dir(cli):
     for refused in (cli("run", "flows:sync", "--app-dir", "none"), cli("run", "x:y", env={"DURABLE_APP_DIR": "none"})):
         assert refused.code == 2
         assert "not a directory" in refused.err
+
+
+def test_modules_and_timezone_are_read(tree):
+    """What workers sync, and the zone where none is named."""
+    write(tree / "project" / "durable.toml", 'modules = ["flows", "jobs/nightly.py"]\ntimezone = "Europe/Berlin"')
+    found = config.find(tree / "project", env_of(tree))
+    assert (found.modules, found.timezone) == (("flows", "jobs/nightly.py"), "Europe/Berlin")
+
+
+def test_the_configured_zone_is_used_by_schedules(cli):
+    """`schedules next` prints the offset of the zone in force."""
+    (cli.dir / "durable.toml").write_text('timezone = "Asia/Kathmandu"')
+    assert "+05:45" in cli("schedules", "next", "0 12 * * *").out

@@ -1,0 +1,92 @@
+"""A run that waits for the end of another learns it, in whatever way that one ends; nothing takes the end away."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from enginekit import change
+
+from durable_cli import Durable, Status, workflow
+from durable_cli.model import Claim
+from durable_cli.runner import take_turn
+from durable_cli.store import transitions
+
+
+def _claim(durable: Durable, run_id: str) -> Claim:
+    row = durable.run(run_id).row_id
+    engine = durable._engine
+
+    def write(tx: Any, owner: int) -> Claim:
+        epoch = transitions.claim(tx, row, owner, engine.now())
+        assert epoch is not None
+        return Claim(row, run_id, owner, epoch)
+
+    return engine.write_as_owner(write)
+
+
+@workflow(name="child", reuse="after_failure")
+def child(ctx: Any, what: Any = None) -> Any:
+    return ctx.run("work", lambda: what)
+
+
+@workflow(name="parent")
+def parent(ctx: Any) -> str:
+    try:
+        return f"got {ctx.call(child, 2, key='k', on_duplicate='run_again')}"
+    except Exception as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "replaced", "cancelled child", "retried holder"])
+def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable: Durable, end: str) -> None:
+    """Kept from the key by `reuse`, the child is cancelled in the transaction of the holder's end."""
+    first = durable.start(child, 1, key="k").run_id
+    holder = _claim(durable, first)
+    asker = durable.start(parent).run_id
+    durable.tick()
+    assert durable.run(asker).status is Status.WAITING
+    waiting = next(run.id for run in durable.runs(workflow="child") if run.id != first)
+    assert durable.run(waiting).runs_after_id == first
+    if end == "completed":
+        take_turn(durable._engine, holder, child.definition)
+    elif end == "failed":
+        change(durable, "UPDATE durable_runs SET deadline_at = 1, timeout_ms = 1 WHERE public_id = :id", id=first)
+        take_turn(durable._engine, holder, child.definition)
+    elif end == "cancelled":
+        durable.cancel(first)
+    elif end == "replaced":
+        durable.start(child, 3, key="k", on_duplicate="cancel_existing")
+    elif end == "cancelled child":
+        durable.cancel(waiting)
+    else:
+        durable.cancel(first)
+        durable.cancel(waiting)
+        durable.retry(first)
+    for _ in range(3):
+        durable.tick()
+    run = durable.run(asker)
+    assert run.status is Status.COMPLETED
+    told = json.loads(run.result or "")
+    if end in ("completed", "replaced"):
+        assert "KeyKept" in told
+    elif end in ("failed", "cancelled"):
+        assert told == "got 2"
+    else:
+        assert "cancelled" in told
+    assert durable.check() == []
+
+
+def test_the_end_of_a_child_is_not_pruned_before_it_was_seen(durable: Durable, clock: Any) -> None:
+    asker = durable.start(parent).run_id
+    take_turn(durable._engine, _claim(durable, asker), parent.definition, stay=False)
+    found = next(run.id for run in durable.runs(workflow="child"))
+    take_turn(durable._engine, _claim(durable, found), child.definition, stay=False)
+    clock.advance(1000)
+    assert durable.prune(older_than=0, dry_run=True).runs == 0
+    assert durable.prune(older_than=0).runs == 0
+    durable.tick()
+    assert durable.run(asker).result == '"got 2"'
+    clock.advance(1000)
+    assert durable.prune(older_than=0).runs == 2

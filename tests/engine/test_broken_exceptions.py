@@ -1,0 +1,110 @@
+"""What is raised that is no Exception: a failure of the code that raised it, unless it leaves the run or the process.
+
+Unrecorded it would give the run back, to be tried again by a worker for ever, and escape from `durable run` as a
+traceback of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from bothways import KINDS, define
+
+from durable_cli import Durable, Retry, Status, workflow
+
+
+class GreenTimeout(BaseException):
+    """As gevent's Timeout."""
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+ODD = [
+    GreenTimeout("too late"),
+    BaseExceptionGroup("many", [GreenTimeout("too late")]),
+    asyncio.CancelledError("by a loop of its own"),
+]
+names = [type(error).__name__ for error in ODD]
+
+
+@pytest.mark.parametrize("error", ODD, ids=names)
+def test_in_a_step_it_fails_the_step(durable: Durable, kind: str, error: BaseException) -> None:
+    calls: list[int] = []
+
+    def step() -> None:
+        calls.append(1)
+        _raise(error)
+
+    async def body(ctx: Any) -> None:
+        await ctx.run("fail", step, retry=Retry(3, base="1ms"))
+
+    run_id = durable.start(define(kind, body), key="k").run_id
+    durable.tick()
+    run = durable.run(run_id)
+    assert run.status is Status.FAILED and run.error is not None
+    assert (run.error.type, run.error.message, run.error.step) == (type(error).__name__, str(error), "fail")
+    assert calls == [1]  # retry_on is of Exceptions
+    assert durable.execute(define(kind, body), key="k").run.status is Status.FAILED
+    assert durable.check() == []
+
+
+@pytest.mark.parametrize("error", ODD, ids=names)
+def test_around_the_steps_it_fails_the_run(durable: Durable, kind: str, error: BaseException) -> None:
+    undone: list[int] = []
+
+    async def body(ctx: Any) -> None:
+        await ctx.run("do", lambda: 7, compensate=undone.append)
+        if kind != "plain" and isinstance(error, asyncio.CancelledError):
+            await ctx.run("fail", lambda: _raise(error))
+        _raise(error)
+
+    run = durable.execute(define(kind, body)).run
+    assert run.status is Status.COMPENSATED and run.error is not None
+    assert run.error.type == type(error).__name__
+    assert undone == [7]
+
+
+def test_it_may_be_caught_as_any_failure(durable: Durable, kind: str) -> None:
+    async def body(ctx: Any) -> str:
+        try:
+            await ctx.run("fail", lambda: _raise(GreenTimeout("x")))
+        except Exception as error:
+            return str(await ctx.run("tell", lambda: f"{type(error).__name__}: {error}"))
+        return "no"
+
+    run = durable.execute(define(kind, body)).run
+    assert run.result == '"StepFailed: step \'fail\' failed: GreenTimeout: x"'
+
+
+def test_a_step_that_lets_stop_iteration_out_says_so(durable: Durable) -> None:
+    """A coroutine may not raise it, and ours are between the step and its record; nothing of that is told."""
+
+    @workflow(name="next")
+    def flow(ctx: Any) -> None:
+        ctx.run("next", lambda: next(iter([])))
+
+    run = durable.execute(flow).run
+    assert run.status is Status.FAILED and run.error is not None and run.error.traceback is not None
+    assert run.error.type == "StopIteration"
+    assert "durable_cli" not in run.error.traceback and "contextlib" not in run.error.traceback
+    assert "test_broken_exceptions.py" in run.error.traceback
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("a test's own")], ids=["^C", "pytest"])
+def test_what_leaves_the_process_or_the_test_leaves(durable: Durable, error: BaseException) -> None:
+    @workflow(name="leaves")
+    def flow(ctx: Any) -> None:
+        ctx.run("leave", lambda: _raise(error))
+
+    with pytest.raises(type(error)):
+        durable.execute(flow)
+    assert [(run.status, run.owner) for run in durable.runs()] == [(Status.PENDING, None)]
