@@ -16,6 +16,7 @@ from durable_cli.core.timing import format_duration
 from durable_cli.entering import current_branch
 from durable_cli.errors import StepTimeout, UsageError
 from durable_cli.execution import Face, Leave, Stop, TimedOut
+from durable_cli.failing import error_message
 from durable_cli.operations import Operations, drive
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ def _stays(error: BaseException, *, awaited: bool) -> bool:
 def _as_exception(error: BaseException) -> Exception:
     """An Exception of the same name, with the same text and traceback."""
     kind: type[Exception] = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
-    return kind(*error.args).with_traceback(error.__traceback__)
+    return kind(error_message(error)).with_traceback(error.__traceback__)
 
 
 def _end_forked(error: BaseException | None) -> NoReturn:

@@ -7,6 +7,7 @@ an integer becomes its decimal text, None and False mean "no key"; nothing else 
 
 from __future__ import annotations
 
+import inspect
 import json
 import string
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ def key_rule(given: object, *, singleton: bool) -> KeyRule | None:
     if isinstance(given, str):
         return _template(given)
     if callable(given):
+        if inspect.iscoroutinefunction(given):
+            raise InvalidDefinition("key= is an async function; a key is made by a plain one")
         name = getattr(given, "__name__", type(given).__name__)
         return _Callable(given, f"{name}(input)")
     raise InvalidDefinition(
@@ -52,6 +55,8 @@ def derive(rule: KeyRule, workflow: str, typed: object, plain: object) -> str | 
     """The key of a start. Raises InvalidKey for whatever is not text, an integer, None or False."""
     try:
         value = rule.value(typed, plain)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(int(value))  # a very long one cannot be written
     except InvalidKey:
         raise
     except Exception as error:
@@ -61,8 +66,6 @@ def derive(rule: KeyRule, workflow: str, typed: object, plain: object) -> str | 
         ) from None
     if value is None or value is False:
         return None
-    if isinstance(value, int) and value is not True:
-        value = str(value)
     if not isinstance(value, str):
         raise InvalidKey(
             f"the key of workflow {workflow!r}, {rule.source}, gave {brief(value)} ({type(value).__name__}); it has to "

@@ -161,10 +161,10 @@ class Session:
         elif form == "table":
             self.table(*table(), empty)
         elif form == "json":
-            out.document([{name: row[name] for name in names} for row in documents])
+            out.document(_chosen(documents, names, chosen))
         else:
             if form == "jsonl":
-                documents = [{name: row[name] for name in names} for row in documents]
+                documents = _chosen(documents, names, chosen)
             if not documents:
                 out.note(empty)
             out.answer(rows_text(form, documents, names, header=header, id_field=id_field))
@@ -209,6 +209,11 @@ def check_run_options(run: str | None, key: str | None, workflow: str | None) ->
         raise UsageError("RUN and --key name the run twice; give one of them")
     if workflow is not None and key is None:
         raise UsageError("--workflow goes with --key; an id needs none")
+
+
+def _chosen(documents: Sequence[render.Document], names: Sequence[str], chosen: str | None) -> list[render.Document]:
+    """The documents whole, or only what `--fields` names."""
+    return list(documents) if chosen is None else [{name: row[name] for name in names} for row in documents]
 
 
 def choose_fields(chosen: str | None, fields: Sequence[str]) -> Sequence[str]:

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pkgutil
+import subprocess
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,23 @@ def test_the_activity_of_a_pruned_run_is_listed(cli: Any) -> None:
     assert cli("stats", "--json").document["keys"]["readds"] == {"use_existing": 1}
 
 
+@pytest.mark.parametrize("command", ["start", "run"])
+def test_a_start_that_cannot_be_written_took_no_key(cli: Any, command: str) -> None:
+    """L09: a quota (`ulimit -f`) ends it with 75 and one message; with space again the same line works."""
+    cli("start", "flows:quiet", "--key", "a")
+    size = (cli.db.stat().st_size + 1023) // 1024
+    big = json.dumps("x" * 600_000)
+    (cli.dir / "big.json").write_text(big)
+    argv = " ".join(cli.argv(command, "flows:echo", "--key", "k", "--input", "@big.json", "--json"))
+    line = f"ulimit -f {size + 100}; exec {argv}"
+    done = subprocess.run(["bash", "-c", line], cwd=cli.dir, env=cli.full_env(), capture_output=True, timeout=30)
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (75, "disk_full"), done
+    assert b"Traceback" not in done.stderr
+    assert [row["key"] for row in cli("keys", "list", "--json").document] == ["a"]
+    assert cli("db", "check").code == 0
+    assert cli(command, "flows:echo", "--key", "k", "--input", "@big.json", "--json").document["outcome"] == "created"
+
+
 # -- another user's file -------------------------------------------------------------------------------------------
 
 NOBODY = 65534
@@ -229,7 +247,7 @@ def as_nobody(cli: Any) -> Callable[..., tuple[int, str, str]]:
 def test_a_look_by_root_locks_nobody_out(cli: Any, as_nobody: Any) -> None:
     """L07: root reads (and starts), with the owner's processes gone; the owner goes on, and all files are its own."""
     assert as_nobody("start", "flows:quiet", "--key", "a")[0] == 0
-    for argv in (["keys", "list"], ["stats"], ["start", "flows:quiet", "--key", "b"], ["run", "flows:quiet"]):
+    for argv in (["keys", "list"], ["run", "flows:quiet", "--key", "b"]):
         holding = cli.process_of(HOLDS)
         assert holding.stdout is not None
         assert holding.stdout.readline() == b"there\n"

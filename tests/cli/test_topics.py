@@ -118,7 +118,7 @@ def test_the_json_topic_names_the_fields(cli):
     told = re.search(r"a run (.*?); runs show", text)
     assert told is not None
     assert set(told[1].replace("owner{alive,pid}", "owner").split()) <= set(shown)
-    assert f"a key {' '.join(cli('keys', 'list', '--json').document[0])} activity" in text
+    assert f"a key {' '.join(cli('keys', 'list', '--json').document[0])} [held_too_long] activity" in text
 
 
 def test_the_lines_for_cron_are_accepted(cli):

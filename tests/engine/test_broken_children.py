@@ -10,7 +10,7 @@ from enginekit import change
 
 from durable_cli import Durable, Status, workflow
 from durable_cli.model import Claim
-from durable_cli.runner import take_turn
+from durable_cli.runner import Ended, take_turn
 from durable_cli.store import transitions
 
 
@@ -53,7 +53,9 @@ def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable
         take_turn(durable._engine, holder, child.definition)
     elif end == "failed":
         change(durable, "UPDATE durable_runs SET deadline_at = 1, timeout_ms = 1 WHERE public_id = :id", id=first)
-        take_turn(durable._engine, holder, child.definition)
+        turn = take_turn(durable._engine, holder, child.definition)
+        assert isinstance(turn, Ended) and turn.promoted is not None  # it is ours to execute
+        take_turn(durable._engine, turn.promoted, child.definition)
     elif end == "cancelled":
         durable.cancel(first)
     elif end == "replaced":

@@ -47,13 +47,14 @@ def test_in_a_step_it_fails_the_step(durable: Durable, kind: str, error: BaseExc
     async def body(ctx: Any) -> None:
         await ctx.run("fail", step, retry=Retry(3, base="1ms"))
 
-    run_id = durable.start(define(kind, body), key="k").run_id
-    durable.tick()
-    run = durable.run(run_id)
+    flow = define(kind, body)
+    run = durable.execute(flow, key="k").run
     assert run.status is Status.FAILED and run.error is not None
     assert (run.error.type, run.error.message, run.error.step) == (type(error).__name__, str(error), "fail")
-    assert calls == [1]  # retry_on is of Exceptions
-    assert durable.execute(define(kind, body), key="k").run.status is Status.FAILED
+    assert calls == [1, 1, 1] and run.error.attempt == 3
+    run_id = durable.start(flow, key="k").run_id
+    assert durable.tick().errors == 0
+    assert durable.run(run_id).status is Status.WAITING  # for its second attempt
     assert durable.check() == []
 
 
