@@ -153,7 +153,7 @@ class Changer(Reader):
         dry_run: bool = False,
         trust_clock: bool = False,
     ) -> Pruned:
-        """Delete finished runs that ended at least so long ago, with their steps, events and logs; a pruned holder's
+        """Delete finished runs that ended more than so long ago, with their steps, events and logs; a pruned holder's
         key is free. Activity stays 7 days, and as long as any run has its key. Raises ClockSuspect.
         """
         return prune(

@@ -39,7 +39,7 @@ def prune(
     dry_run: bool = False,
     trust_clock: bool = False,
 ) -> Pruned:
-    """Delete finished runs that ended at least so long ago. Raises ClockSuspect where the clock seems to have jumped.
+    """Delete finished runs that ended more than so long ago. Raises ClockSuspect where the clock seems to have jumped.
 
     In batches, each a transaction of its own, so that nobody waits long; stopped in between, the rest is left.
     """

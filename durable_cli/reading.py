@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from durable_cli import foreground, lookup
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
+from durable_cli.entering import executed_by
 from durable_cli.errors import InvalidConfig, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.lookup import KeyDetails
@@ -96,8 +97,13 @@ class Reader:
         return self._engine.path
 
     def close(self) -> None:
-        """Give back what this process owns and close the file. The next call opens it again."""
-        self._engine.close()
+        """Give back what this process owns and close the file. The next call opens it again.
+
+        Nothing happens inside a run that this object executes (a step with a `with` of its own): given back, the run
+        would begin the same step again, and so for ever.
+        """
+        if not executed_by(self._engine):
+            self._engine.close()
 
     def __enter__(self) -> Self:
         return self

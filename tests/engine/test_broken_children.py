@@ -54,7 +54,8 @@ def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable
     elif end == "failed":
         change(durable, "UPDATE durable_runs SET deadline_at = 1, timeout_ms = 1 WHERE public_id = :id", id=first)
         turn = take_turn(durable._engine, holder, child.definition)
-        assert isinstance(turn, Ended) and turn.promoted is not None  # it is ours to execute
+        assert isinstance(turn, Ended)
+        assert turn.promoted is not None  # it is ours to execute
         take_turn(durable._engine, turn.promoted, child.definition)
     elif end == "cancelled":
         durable.cancel(first)

@@ -49,9 +49,11 @@ def test_in_a_step_it_fails_the_step(durable: Durable, kind: str, error: BaseExc
 
     flow = define(kind, body)
     run = durable.execute(flow, key="k").run
-    assert run.status is Status.FAILED and run.error is not None
+    assert run.status is Status.FAILED
+    assert run.error is not None
     assert (run.error.type, run.error.message, run.error.step) == (type(error).__name__, str(error), "fail")
-    assert calls == [1, 1, 1] and run.error.attempt == 3
+    assert calls == [1, 1, 1]
+    assert run.error.attempt == 3
     run_id = durable.start(flow, key="k").run_id
     assert durable.tick().errors == 0
     assert durable.run(run_id).status is Status.WAITING  # for its second attempt
@@ -69,7 +71,8 @@ def test_around_the_steps_it_fails_the_run(durable: Durable, kind: str, error: B
         _raise(error)
 
     run = durable.execute(define(kind, body)).run
-    assert run.status is Status.COMPENSATED and run.error is not None
+    assert run.status is Status.COMPENSATED
+    assert run.error is not None
     assert run.error.type == type(error).__name__
     assert undone == [7]
 
@@ -79,7 +82,7 @@ def test_it_may_be_caught_as_any_failure(durable: Durable, kind: str) -> None:
         try:
             await ctx.run("fail", lambda: _raise(GreenTimeout("x")))
         except Exception as error:
-            return str(await ctx.run("tell", lambda: f"{type(error).__name__}: {error}"))
+            return f"{type(error).__name__}: {error}"
         return "no"
 
     run = durable.execute(define(kind, body)).run
@@ -94,9 +97,12 @@ def test_a_step_that_lets_stop_iteration_out_says_so(durable: Durable) -> None:
         ctx.run("next", lambda: next(iter([])))
 
     run = durable.execute(flow).run
-    assert run.status is Status.FAILED and run.error is not None and run.error.traceback is not None
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert run.error.traceback is not None
     assert run.error.type == "StopIteration"
-    assert "durable_cli" not in run.error.traceback and "contextlib" not in run.error.traceback
+    assert "durable_cli" not in run.error.traceback
+    assert "contextlib" not in run.error.traceback
     assert "test_broken_exceptions.py" in run.error.traceback
 
 

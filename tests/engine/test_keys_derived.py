@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginekit import duplicates, live_owner, put, told
+from enginekit import duplicates, live_owner, put, told, work
 
 from durable_cli import Context, Durable, InputMismatch, InvalidKey, KeyTaken, cel, workflow
 from durable_cli.errors import InvalidDefinition, InvalidInput, UsageError
@@ -28,7 +28,7 @@ class Article:
 def define(key: Any = None, name: str = "article", **options: Any) -> Any:
     @workflow(name=name, key=key, **options)
     def article(ctx: Context, article: Any = None) -> Any:
-        return ctx.run("work", lambda: article)
+        return ctx.run("work", work, article)
 
     return article
 
@@ -59,6 +59,7 @@ class Level(enum.IntEnum):
         (lambda article: article["id"], {"id": 5}, "5"),
         (lambda article: -1, None, "-1"),
         (lambda article: Level.LOW, None, "7"),
+        (lambda article: Color.RED, None, "red"),
         (lambda article: None, {"id": 5}, None),
         (lambda article: False, {"id": 5}, None),
         ("article:{id}", {"id": 5}, "article:5"),
@@ -116,7 +117,6 @@ BAD: list[tuple[Any, Any, str]] = [
     (lambda article: b"k", {}, "bytes"),
     (lambda article: ["k"], {}, "list"),
     (lambda article: 10**5000, {}, "ValueError"),
-    (lambda article: Color.RED, {}, "key"),
     (lambda article: "", {}, "key"),
     (lambda article: "a\0b", {}, "key"),
     (lambda article: "k" * 256, {}, "255"),
