@@ -72,6 +72,8 @@ class Engine:
         self.database.on_commit = self.listeners.tell
         self.liveness = liveness or owners.lock_file_liveness(self.database.path)
         self._owner: tuple[int, int] | None = None  # (pid, owner id)
+        self.working: int | None = None
+        """The process in which a worker takes up what is due: a forked child inherits the number, not the work."""
         self._mine: dict[Claim, int] = {}  # by whom executed, a pid: a forked child inherits the table, not the runs
         self._lock = threading.Lock()
 
@@ -282,8 +284,9 @@ class Engine:
         self.liveness.release(owner_id)
 
     def close(self) -> None:
-        """Give up being an owner, and close the file."""
-        if self._owner is not None and self._owner[0] == os.getpid():
+        """Give up being an owner, unless a thread of this process executes or works as one, and close the file."""
+        busy = self.working == os.getpid() or bool(self.mine())
+        if not busy and self._owner is not None and self._owner[0] == os.getpid():
             owner_id = self._owner[1]
             self._owner = None
             try:

@@ -47,15 +47,6 @@ current_branch: ContextVar[Branch | None] = ContextVar("durable_branch", default
 """The branch whose code, around its steps, this thread or task executes."""
 
 
-def executed_by(engine: object) -> bool:
-    """Does whoever asks belong to a run that this engine executes, in a step or around the steps?"""
-    inside = [attempt.execution for attempt in current_attempts.get()]
-    branch = current_branch.get()
-    if branch is not None:
-        inside.append(branch.execution)
-    return any(execution.engine is engine for execution in inside)
-
-
 class Branch:
     """One branch of one run, and where it stands."""
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from durable_cli import foreground, lookup
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
-from durable_cli.entering import executed_by
 from durable_cli.errors import InvalidConfig, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.lookup import KeyDetails
@@ -99,11 +98,10 @@ class Reader:
     def close(self) -> None:
         """Give back what this process owns and close the file. The next call opens it again.
 
-        Nothing happens inside a run that this object executes (a step with a `with` of its own): given back, the run
-        would begin the same step again, and so for ever.
+        While this object executes runs (in another thread, or the one that calls) or works, it keeps what it owns: a
+        run given back would be executed a second time beside the first.
         """
-        if not executed_by(self._engine):
-            self._engine.close()
+        self._engine.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ time, so that nothing ever spins. The threads are daemons: what still hangs when
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -129,6 +130,7 @@ class Worker:
         """Work until `stop` is set. Raises the error of a file that cannot be used any more."""
         bell = self._bell = Bell(self.engine.path, self.engine.become("worker"))
         trouble = Patience(POLL_S, 30.0)
+        self.engine.working = os.getpid()
         try:
             with shared_loop():
                 while not self.stop.is_set():
@@ -143,6 +145,7 @@ class Worker:
                     self._wait(bell, pause)
                 self._drain()
         finally:
+            self.engine.working = None
             self._bell = None
             bell.close()
         return self.counts

@@ -1,14 +1,16 @@
-"""Closing the object that executes us, from inside of what it executes, takes nothing away from anybody."""
+"""Closing the object that executes, from inside of what it executes or from another thread, takes nothing away."""
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bothways import KINDS, define
 from enginekit import define_job
 
-from durable_cli import Durable, Status
+from durable_cli import Durable, Status, workflow
 
 
 @pytest.fixture(params=KINDS)
@@ -60,3 +62,50 @@ def test_outside_it_closes_as_before(durable: Durable) -> None:
     durable.close()
     assert durable._engine.database._connection is None
     assert len(durable.runs()) == 1
+
+
+@pytest.mark.parametrize("how", ["execute", "work"])
+def test_a_with_in_another_thread_gives_nothing_back(db: Path, how: str) -> None:
+    """A request handler's `with` around a start: each took the running step from the thread that executed it, and
+    the step ran anew beside itself."""
+    going_on, go = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def step() -> str:
+        calls.append(1)
+        going_on.set()
+        assert go.wait(20)
+        return "done"
+
+    @workflow(name="slow")
+    def slow(ctx: Any) -> str:
+        return str(ctx.run("work", step))
+
+    durable, stop = Durable(db), threading.Event()
+    owner = "SELECT kind FROM durable_owners"
+    if how == "work":
+        thread = threading.Thread(target=lambda: durable.work(stop=stop))
+        durable.start(slow, key="k")
+    else:
+        thread = threading.Thread(target=lambda: durable.execute(slow, key="k"))
+    thread.start()
+    try:
+        assert going_on.wait(20)
+        for n in range(3):
+            with durable as same:
+                same.start(define_job(), n)
+        run = durable.key("k", workflow="slow").holder
+        assert run is not None
+        run_id = run.id
+        assert (run.status, run.epoch) == (Status.RUNNING, 1)
+        kind = durable._engine.database.read(lambda tx: tx.value(owner))
+        assert kind == ("worker" if how == "work" else "run")
+        go.set()
+        assert durable.wait(run_id, timeout_ms=20_000).status is Status.COMPLETED
+    finally:
+        go.set()
+        stop.set()
+        thread.join(20)
+    assert calls == [1]
+    durable.close()
+    assert durable._engine.database.read(lambda tx: tx.value(owner)) is None  # now it gave up being one
