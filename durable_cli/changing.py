@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from durable_cli import explaining, lookup, settling, starting
 from durable_cli.core import arbitration
-from durable_cli.core.keys import check_key, check_step_name
+from durable_cli.core.keys import brief, check_key, check_step_name
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.errors import (
@@ -16,6 +16,7 @@ from durable_cli.errors import (
     DurableError,
     NotFinished,
     NotWaiting,
+    UsageError,
     WorkflowNotFound,
 )
 from durable_cli.explaining import Explanation
@@ -48,9 +49,15 @@ class Changer(Reader):
             return workflow
         if isinstance(workflow, WorkflowFunction):
             return workflow.definition
+        if not isinstance(workflow, str):
+            raise UsageError(
+                f"{brief(workflow)} is no workflow", hint="decorate the function with @workflow, or give a name"
+            )
         known = self.workflow(workflow)
         if known is None:
-            raise WorkflowNotFound(f"{self.path} knows no workflow {workflow!r}")
+            raise WorkflowNotFound(
+                f"{self.path} knows no workflow {workflow!r}", hint="start it once by its function, or from its file"
+            )
         from durable_cli.loading import load_workflow  # late: only starts by bare name need it
 
         return load_workflow(known)

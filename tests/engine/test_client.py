@@ -415,3 +415,9 @@ def test_the_size_of_a_value_can_be_configured(db: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("DURABLE_MAX_VALUE_BYTES", wrong)
         with pytest.raises(DurableError, match="DURABLE_MAX_VALUE_BYTES"):
             Durable(db)
+
+
+@pytest.mark.parametrize("thing", [print, 3, None, lambda ctx: None])
+def test_what_is_no_workflow_is_refused_in_words(durable: Durable, thing: object) -> None:
+    with pytest.raises(errors.UsageError, match="is no workflow"):
+        durable.start(thing)  # type: ignore[arg-type]

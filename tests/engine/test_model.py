@@ -132,8 +132,7 @@ def sound(world: World, run: Run) -> None:
         assert handed.count("promoted") == 1
 
 
-@pytest.mark.parametrize(("host", "kind"), PLACES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@somewhere(2)
 def test_uninterrupted(worlds: Worlds, case: Case, host: str, kind: str) -> None:
     """The table tells the truth about runs that nothing interrupts, and each step is executed once."""
     world = worlds(kind)

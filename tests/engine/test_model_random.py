@@ -263,7 +263,7 @@ def test_an_interrupted_workflow_gives_what_it_gives_uninterrupted(kind: str, ho
         ground = Playground(Path(folder), kind, host)
 
         @settings(
-            max_examples=1000 if ALL else 12,
+            max_examples=1000 if ALL else 10,
             derandomize=not ALL,
             database=None,
             deadline=None,
