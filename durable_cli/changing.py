@@ -29,7 +29,7 @@ from durable_cli.model import (
     Status,
 )
 from durable_cli.pruning import Pruned, prune
-from durable_cli.reading import Reader
+from durable_cli.reading import Reader, statuses_of
 from durable_cli.store import events, runs
 from durable_cli.store.database import Tx
 from durable_cli.values import codec
@@ -156,7 +156,7 @@ class Changer(Reader):
         *,
         older_than: Duration,
         workflow: str | None = None,
-        statuses: Iterable[Status | str] = (),
+        status: Status | str | Iterable[Status | str] = (),
         dry_run: bool = False,
         trust_clock: bool = False,
     ) -> Pruned:
@@ -167,7 +167,7 @@ class Changer(Reader):
             self._engine,
             older_than_ms=parse_duration(older_than),
             workflow=workflow,
-            statuses=[Status(status) for status in statuses],
+            statuses=statuses_of(status),
             dry_run=dry_run,
             trust_clock=trust_clock,
         )
@@ -180,12 +180,16 @@ class Changer(Reader):
         """
         found = self.run(run)
         text = codec(Any).accept(payload, place="payload", limit=self._engine.max_value_bytes)
-        return self._deliver(found, "event", check_step_name(name), text, buffer)
+        return self._deliver(found, "event", check_step_name(name, "an event"), text, buffer)
 
     def provide_input(self, run: str, name: str, value: object) -> Run:
-        """Answer what a run asks a person (`ctx.wait_for_input`). Raises RunNotFound, NotWaiting, InvalidInput."""
+        """Answer what a run asks a person (`ctx.wait_for_input`). Raises RunNotFound, NotWaiting,
+        AlreadyFinished, InvalidInput."""
         found = self.run(run)
         asked = next((one for one in self.inputs(run=found.id) if one.name == name), None)
+        if asked is None and found.finished:
+            message = f"run {found.id} is {found.status}: it asks for nothing any more"
+            raise AlreadyFinished(message, run_id=found.id, status=str(found.status))
         if asked is None:
             raise NotWaiting(
                 f"run {found.id} does not ask for {name!r} now", run_id=found.id, status=str(found.status),

@@ -37,6 +37,7 @@ LATE_MS: Final = 5 * 60_000
 STUCK_MS: Final = 86_400_000
 """From when on an unfinished holder is called stuck, unless its workflow has a `max_hold`."""
 _MOST: Final = 10
+_WORKER: Final = "durable worker   # or in the crontab: * * * * * durable -q tick"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,8 @@ def _disk(path: Path) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class _Seen:
-    """The content at one moment. `told`: runs that a finding names already; `broken`: workflows whose code is gone."""
+    """The content at one moment. `ahead`: runs at rest that go on by the time, owned by nobody;
+    `told`: runs that a finding names already; `broken`: workflows whose code is gone."""
 
     now: int
     mark: clocks.Mark | None
@@ -182,6 +184,7 @@ class _Seen:
     workers: list[int]
     orphans: list[Run]
     late: list[Run]
+    ahead: int
     noted: list[dict[str, object]]
     too_long: list[Run]
     keys: list[Key]
@@ -205,6 +208,7 @@ def _look(tx: Tx, engine: Engine) -> _Seen:
         workers=[worker for worker in owner_rows.workers(tx) if engine.alive(worker)],
         orphans=[run for run in runs.owned(tx) if run.owner is not None and not engine.alive(run.owner.id)],
         late=[run for run in runs.due(tx, now - LATE_MS, 1000) if run.note is None],
+        ahead=health.ahead(tx),
         noted=health.noted(tx),
         too_long=runs.held_too_long(tx, now, 1000),
         keys=lookup.keys(tx, now=now, alive=engine.alive, workflow=None, held=True, stuck_ms=STUCK_MS),
@@ -277,6 +281,13 @@ def _runs(seen: _Seen) -> Iterator[Finding]:
     late = [run for run in seen.late if run.id not in seen.told]
     if late:
         yield Finding("workers", "warning", f"{_count(len(late), 'run')}: {_nobody(seen)}", *_remedy(seen, late))
+    elif not seen.workers:
+        active = sum(one.active for one in seen.schedules)
+        told = [_count(seen.ahead, "run") + " without a process"] if seen.ahead else []
+        told += [_count(active, "active schedule")] if active else []
+        if told:
+            message = f"no worker is alive, and there {'is' if (seen.ahead or active) == 1 else 'are'} {' and '.join(told)}"
+            yield Finding("workers", "note", message, _WORKER)
 
 
 def _nobody(seen: _Seen) -> str:
@@ -288,7 +299,7 @@ def _remedy(seen: _Seen, late: list[Run]) -> tuple[str, tuple[str, ...]]:
     facts = tuple(f"{run.id} {run.workflow}" for run in late[:3])
     if seen.workers:
         return f"durable runs show {late[0].id}", facts
-    return "durable worker   # or in the crontab: * * * * * durable -q tick", facts
+    return _WORKER, facts
 
 
 def _schedules(seen: _Seen) -> Iterator[Finding]:
@@ -301,7 +312,7 @@ def _schedules(seen: _Seen) -> Iterator[Finding]:
             "schedules",
             "warning",
             f"nobody fires the schedules: {_count(len(late), 'schedule')} due for more than {format_duration(LATE_MS)}",
-            "durable worker   # or in the crontab: * * * * * durable -q tick",
+            _WORKER,
             tuple(late[:3]),
         )
 

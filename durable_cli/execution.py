@@ -69,7 +69,8 @@ class Undo(Leave):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What happened just now in a run, for whoever watches it. `due_at`: when a resting run goes on."""
+    """What happened just now in a run, for whoever watches it. `due_at`: when a resting run goes on;
+    `undo`: the step is the compensation of that step."""
 
     kind: str
     run_id: str
@@ -77,6 +78,7 @@ class Progress:
     attempt: int = 1
     message: str | None = None
     due_at: int | None = None
+    undo: bool = False
 
 
 class Face(Protocol):

@@ -19,7 +19,7 @@ def non_determinism(workflow: str, found: Mismatch) -> NonDeterminism:
     asked = f"asked for {found.asked}" if found.asked else "ended"
     return NonDeterminism(
         f"workflow {workflow!r} {asked} at {found.position}, where {found.expected} is recorded; the code around the "
-        "steps has to do the same on every replay: mend it, then `durable retry` goes on",
+        "steps has to do the same on every replay: mend it, then `durable retry RUN --foreground` goes on",
         workflow=workflow,
         position=found.position,
         expected=found.expected,

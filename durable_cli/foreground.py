@@ -8,10 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from durable_cli import starting
 from durable_cli.capture import in_foreground
 from durable_cli.core import lifecycle
+from durable_cli.core.timing import format_duration
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import DurableError, NotOver, NotResumable, UsageError
@@ -136,8 +138,23 @@ def _take_up(
     epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
     if epoch is None:
         message = f"run {run.id} cannot be resumed here: {may.reason}"
-        return NotResumable(message, run_id=run.id, status=str(run.status))
+        facts, hint = _instead(run, engine.now())
+        return NotResumable(message, run_id=run.id, status=str(run.status), facts=facts, hint=hint)
     return Claim(run.row_id, run.id, owner_id, epoch)
+
+
+def _instead(run: Run, now: int) -> tuple[tuple[str, ...], str]:
+    """What to do with a run that cannot be resumed: facts and a hint."""
+    if run.status in (Status.FAILED, Status.CANCELLED):
+        return (), f"durable retry {run.id} --foreground"
+    if run.finished:
+        return (), f"durable rerun {run.id}"
+    if run.owner is None and run.due_at is not None and run.due_at > now:
+        seconds = (run.due_at - now + 999) // 1000
+        at = datetime.fromtimestamp(run.due_at / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+        facts = (f"it is due at {at}Z, in {format_duration(seconds * 1000)}", "a worker goes on with it then")
+        return facts, f"durable runs wait {run.id}"
+    return (), f"durable runs wait {run.id}"
 
 
 def _execute_claim(

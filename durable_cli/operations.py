@@ -152,7 +152,7 @@ class Operations(Branch):
         # A cancel that has returned by now shall be seen: no later step of the run ever begins.
         if not await self.read(lambda tx: runs.ours(tx, *execution.claim.fence)):
             raise self.leave(Lost())
-        execution.tell("step_started", name, attempt=row.attempts)
+        execution.tell("step_started", name, attempt=row.attempts, undo=_undoes(row))
         inside = Attempt(execution, (self.branch, self.asked), row.attempts, name)
         token = current_attempts.set((*current_attempts.get(), inside))
         try:
@@ -170,7 +170,7 @@ class Operations(Branch):
         await self._flush()
         done = replace(row, result=text, finished_at=execution.now())
         await self.record(done, undo=options.compensate is not None)
-        execution.tell("step_completed", name, attempt=row.attempts)
+        execution.tell("step_completed", name, attempt=row.attempts, undo=_undoes(row))
         return values.load(text)
 
     async def _flush(self) -> None:
@@ -186,7 +186,8 @@ class Operations(Branch):
                 raise execution.poison from None
             error, execution.poison = execution.poison, None  # the other compensations shall be called all the same
         failures = row.failures + 1
-        fatal = isinstance(error, (Abort, Unstorable, SystemExit, ProgrammingError)) or getattr(error, "final", None) is True
+        fatal = isinstance(error, (Abort, Unstorable, SystemExit, ProgrammingError))
+        fatal = fatal or getattr(error, "final", None) is True
         what = lifecycle.decide_attempt(
             failures=failures,
             max_attempts=retry.max_attempts,
@@ -198,14 +199,15 @@ class Operations(Branch):
         if what is lifecycle.AttemptEnd.FAIL:
             step = replace(row, status=StepStatus.FAILED, failures=failures, finished_at=moment, error=told)
             await self.record(step)
-            execution.tell("step_failed", row.name, attempt=row.attempts, message=message)
+            execution.tell("step_failed", row.name, attempt=row.attempts, message=message, undo=_undoes(row))
             raise step_failed(step) from None
         due_at = moment + max(retry_after_ms(error), delay_ms(retry, failures, execution.engine.dice()))
         status = StepStatus.RETRYING
         await self.record(
             replace(row, status=status, failures=failures, finished_at=None, due_at=due_at, error=told)
         )
-        execution.tell("step_retrying", row.name, attempt=row.attempts, message=message, due_at=due_at)
+        more = {"message": message, "due_at": due_at, "undo": _undoes(row)}
+        execution.tell("step_retrying", row.name, attempt=row.attempts, **more)
         raise self.leave(Suspend(due_at)) from None
 
     def _told(self, row: Step, error: BaseException) -> RunError:
@@ -296,3 +298,7 @@ def drive(operation: Awaitable[Any]) -> Any:
     except StopIteration as end:
         return end.value
     raise RuntimeError("an operation suspended in plain code")
+
+
+def _undoes(step: Step) -> bool:
+    return step.kind == "compensate"

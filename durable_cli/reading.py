@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from durable_cli import foreground, lookup
+from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
 from durable_cli.errors import InvalidConfig, UsageError
@@ -60,6 +61,11 @@ def _value_limit(given: int | None) -> int:
         name = "DURABLE_MAX_VALUE_BYTES" if given is None else "max_value_bytes"
         raise InvalidConfig(f"{name}={text}: it is a number of bytes from 1024 to {_MOST_VALUE_BYTES}")
     return int(text)
+
+
+def statuses_of(status: Status | str | Iterable[Status | str]) -> list[Status]:
+    """One status or several as a list. ValueError for what is none."""
+    return [Status(status)] if isinstance(status, str) else [Status(one) for one in status]
 
 
 class Reader:
@@ -127,21 +133,21 @@ class Reader:
         self,
         *,
         workflow: str | None = None,
-        statuses: Iterable[Status | str] = (),
+        status: Status | str | Iterable[Status | str] = (),
         key: str | None = None,
         unfinished: bool = False,
         since_ms: int | None = None,
         search: str | None = None,
         limit: int | None = None,
     ) -> list[Run]:
-        """Runs, newest first. `since_ms`: started at most so long ago. `search`: words, `key:`, `workflow:`,
+        """Runs, newest first. `status`: one or several. `since_ms`: started at most so long ago. `search`: words, `key:`, `workflow:`,
         `status:`."""
         since = None if since_ms is None else self._engine.now() - since_ms
         found = self._read(
             lambda tx: reports.runs(
                 tx,
                 workflow=workflow,
-                statuses=[Status(status) for status in statuses],
+                statuses=statuses_of(status),
                 key=key,
                 unfinished=unfinished,
                 since=since,
@@ -225,8 +231,9 @@ class Reader:
 
         return self._read(look)
 
-    def wait(self, run: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None) -> Run:
-        """Block until a run is finished. Raises RunNotFound; NotOver when `timeout_ms` is over or `stop` is set."""
+    def wait(self, run: str, *, timeout: Duration | None = None, stop: threading.Event | None = None) -> Run:
+        """Block until a run is finished. Raises RunNotFound; NotOver when `timeout` is over or `stop` is set."""
+        timeout_ms = None if timeout is None else parse_duration(timeout)
         return self.run(foreground.follow(self._engine, self.run(run).id, timeout_ms=timeout_ms, stop=stop).id)
 
     def workflow(self, name: str) -> Workflow | None:
@@ -266,6 +273,10 @@ class Reader:
         if event != "*" and event not in EVENTS:
             raise UsageError(f"there is no event {event!r}; there are {', '.join(EVENTS)} and *")
         return self._engine.listeners.on(event, callback)
+
+    def has_worker(self) -> bool:
+        """Is a worker alive on this file?"""
+        return self._read(self._engine.has_live_worker)
 
     def check(self) -> list[str]:
         """What is wrong with the file: integrity, references, the invariants of keys. Empty: nothing."""

@@ -333,14 +333,15 @@ def table(
     width: int,
     colour: bool,
     ascii_only: bool,
+    tight: bool = False,
 ) -> str:
-    """A table for a terminal. Cells are texts that are ready to be shown, or (text, colour)."""
+    """A table for a terminal, `tight`: with little between its columns. Cells are texts that are ready to be shown, or (text, colour)."""
     from rich.box import ASCII2, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=ASCII2 if ascii_only else SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    grid = Table(box=ASCII2 if ascii_only else SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=tight)
     for column in columns:
         grid.add_column(Text(column), overflow="fold")
     for row in rows:

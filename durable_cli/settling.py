@@ -249,8 +249,16 @@ def key_taken(holder: Run, *, what: str = "nothing was started") -> KeyTaken:
         f"kept by run {holder.id}, which is {holder.status}" if kept else f"held by run {holder.id} ({holder.status})"
     )
     hint = f"durable release-key {holder.id}" if kept else f"durable runs wait {holder.id}"
+    facts: tuple[str, ...] = ()
+    if holder.status in (Status.FAILED, Status.CANCELLED):
+        facts = (f"to go on with it in place: durable retry {holder.id} --foreground",)
     return KeyTaken(
-        f"{message}; {what}", holder_id=holder.id, holder_status=str(holder.status), finished=kept, hint=hint
+        f"{message}; {what}",
+        holder_id=holder.id,
+        holder_status=str(holder.status),
+        finished=kept,
+        facts=facts,
+        hint=hint,
     )
 
 
@@ -288,7 +296,12 @@ def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableE
 
 
 def _not_retryable(run: Run) -> NotRetryable:
-    hint = f"durable rerun {run.id}" if run.finished else f"durable runs wait {run.id}"
+    if run.finished:
+        hint = f"durable rerun {run.id}"
+    elif run.owner is not None:
+        hint = f"durable runs wait {run.id}"
+    else:
+        hint = f"durable resume {run.id}"
     return NotRetryable(
         f"run {run.id} is {run.status}; only a failed or cancelled run can be retried",
         run_id=run.id,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from durable_cli import render
+from durable_cli.cli import stepnames
 from durable_cli.cli.session import Session
 from durable_cli.model import Run, Status
 
@@ -45,6 +47,13 @@ def headline(run: Run) -> str:
     return f"{text}: {error.type}: {error.message}" if error.message else f"{text}: {error.type}"
 
 
+def one_line(run: Run) -> str:
+    """`run ID of WORKFLOW (key K) failed in step S: Type: message`, and what could not be undone; raw text."""
+    key = "" if run.key is None else f" (key {run.key})"
+    end = headline(run).removeprefix(run.workflow)
+    return "; ".join([f"run {run.id} of {run.workflow}{key}{end}", *stepnames.failed_undos(run)])
+
+
 def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     """What went wrong, where, and how to go on; at most 40 lines on stderr. Texts of users are shown literally."""
     out, shown = session.out, session.shown
@@ -53,6 +62,7 @@ def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     lines += [f"  {shown(line)}" for line in more[:5]]
     key = f", key {session.shown_key(run.key)}" if run.key is not None else ""
     lines.append(f"  run {run.id}{key}")
+    lines += [f"  {shown(line)}" for line in stepnames.failed_undos(run)[:5]]
     trace = (run.error.traceback or "") if run.error is not None else ""
     lines += _traceback_lines(trace, session)
     hints = [f"{out.styled('hint:', '1')} {line}" for line in _hints(run)]
@@ -88,7 +98,7 @@ def _traceback_lines(trace: str, session: Session) -> list[str]:
 
 def _hints(run: Run) -> list[str]:
     if run.status in (Status.FAILED, Status.CANCELLED):
-        return [f"durable retry {run.id}"]
+        return [f"durable retry {run.id} --foreground"]
     return [f"durable runs show {run.id}"]
 
 
@@ -107,6 +117,19 @@ def other_ended_badly(run: Run, session: Session) -> bool:
 def how_to_go_on(run: Run) -> str:
     """The last line of a run that was left unfinished."""
     return f"durable resume {run.id}"
+
+
+def waits_until(run: Run, session: Session) -> str | None:
+    """`16:07:11 (in 13s)` for a run that is not due yet; with its day where that is another one. None: it is due."""
+    now = session.now()
+    if run.finished or run.due_at is None or run.due_at <= now:
+        return None
+    try:
+        at, today = datetime.fromtimestamp(run.due_at / 1000), datetime.fromtimestamp(now / 1000)
+    except (OverflowError, ValueError, OSError):
+        return str(render.iso(run.due_at))
+    day = "" if at.date() == today.date() else f"{at:%Y-%m-%d} "
+    return f"{day}{at:%H:%M:%S} ({render.age(run.due_at, now)})"
 
 
 def notify(run: Run) -> bool:

@@ -34,12 +34,15 @@ class Steps:
         self._said = told and not (silent or session.out.quiet)
         self._began = 0.0
         self.run_id: str | None = None
+        self.resting = False
 
     def __call__(self, progress: Progress) -> None:
         self.run_id = progress.run_id
+        self.resting = progress.kind == "resting"
         if not self._said:
             return
         step, message = self._shown(progress.step), self._shown(progress.message or "")
+        step = f"undo {step}" if progress.undo else step
         again = f" (attempt {progress.attempt})" if progress.attempt > 1 else ""
         if progress.kind == "step_started":
             self._began = time.monotonic()
@@ -73,7 +76,7 @@ def execute(
     steps = Steps(session, always=step_by_step, silent=silent)
 
     def say(number: int, again: bool) -> None:
-        _say_signal(session, number, again, grace_ms, steps.run_id)
+        _say_signal(session, number, again, grace_ms, steps)
 
     signals = Signals(grace_ms=grace_ms, abandon=client.abandon, say=say)
     signals.install()
@@ -81,11 +84,15 @@ def execute(
         execution = call(signals.stop, steps)
     finally:
         signals.restore()
+        session.out.end_live()
     return execution, signals.number
 
 
-def _say_signal(session: Session, number: int, again: bool, grace_ms: int, run_id: str | None) -> None:
-    out, name = session.out, signal.Signals(number).name
+def _say_signal(session: Session, number: int, again: bool, grace_ms: int, steps: Steps) -> None:
+    out, name, run_id = session.out, signal.Signals(number).name, steps.run_id
+    if not again and steps.resting:
+        out.note(f"{name}: leaving the run, which rests")
+        return
     if not again:
         out.note(f"{name}: the running step may end ({format_duration(grace_ms)}); again stops at once")
         return
@@ -133,7 +140,7 @@ def finish(
         return 8
     held_before = start is not None and start.outcome is Outcome.EXISTING and not execution.executed
     if held_before and not (wait and start is not None and _unfinished(start.holder_status)):
-        code = tell_existing(session, run, report=report)
+        code = tell_existing(session, run, works=client.has_worker, report=report)
         return code if conflict_exit_code is None else conflict_exit_code
     if not execution.executed and not run.finished:
         assert start is not None
@@ -164,10 +171,20 @@ def note_of(outcome: Outcome, run_id: str) -> str:
     return _NOTES[outcome].format(run=run_id)
 
 
-def tell_existing(session: Session, run: Run, *, report: str = "always") -> int:
-    """The key was taken and nothing was executed: say by whom. 0, or 1 if its holder ended without completing."""
+def tell_existing(session: Session, run: Run, *, works: Callable[[], bool], report: str = "always") -> int:
+    """The key was taken and nothing was executed: say by whom. 0, or 1 if its holder ended without completing.
+
+    `works`: is a worker alive?
+    """
     out, key = session.out, session.shown_key(run.key)
     if not run.finished:
+        until = ends.waits_until(run, session)
+        if until is not None and not (run.owner is not None and run.owner.alive):
+            goes_on = "a worker goes on with it then" if works() else (
+                "nobody executes it: it goes on with the next call after that, --wait, or a worker"
+            )
+            out.note(f"nothing started: run {run.id} holds the key {key} and waits until {until}; {goes_on}")
+            return 0
         out.note(f"already {run.status}, nothing started: run {run.id} holds the key {key}")
         return 0
     bad = run.status is not Status.COMPLETED
@@ -177,6 +194,8 @@ def tell_existing(session: Session, run: Run, *, report: str = "always") -> int:
         out.say(f"nothing started: the key {key} is kept by run {run.id}, {run.status} {when}")
         if bad:
             out.say(f"  {session.shown(ends.headline(run))}")
+        if run.status in (Status.FAILED, Status.CANCELLED):
+            out.say(f"  to go on with it in place: durable retry {run.id} --foreground")
         out.say(f"  to run it again with the same input: durable release-key {run.id}, then durable rerun {run.id}")
         out.say(f"{out.styled('hint:', '1')} durable release-key {run.id}")
     return int(bad)
@@ -185,7 +204,10 @@ def tell_existing(session: Session, run: Run, *, report: str = "always") -> int:
 def _interrupted(session: Session, run: Run, number: int | None) -> int:
     name = signal.Signals(number).name if number is not None else "stopped"
     if not session.out.json or session.out.quiet:
-        session.out.say(f"{name}: run {run.id} is {run.status} and can go on: {ends.how_to_go_on(run)}")
+        until = ends.waits_until(run, session)
+        can = "is {status} and can go on" if until is None else f"waits until {until} and can go on then"
+        can = can.format(status=run.status)
+        session.out.say(f"{name}: run {run.id} {can}: {ends.how_to_go_on(run)}")
     return 128 + (number or signal.SIGINT)
 
 

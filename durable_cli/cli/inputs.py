@@ -12,6 +12,7 @@ from durable_cli.errors import InvalidInput, UsageError
 
 MAX_BYTES = 16 * 1024 * 1024
 """More is not even read; what a workflow takes is checked by the library."""
+NOT_BY_PARAMS = "-P builds an object; this input is not one: --input '...'"
 
 
 def read_input(text: str, *, may_ask: bool) -> Any:
@@ -71,7 +72,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
 def apply_params(base: Any, params: Sequence[str], *, given: bool) -> Any:
     """`base` (an object, or nothing where `given` is False) with every `-P` written into it."""
     if given and not isinstance(base, dict):
-        raise UsageError("-P sets fields of an object, and --input is not one")
+        raise UsageError("-P sets fields of an object, and --input is not one", hint=NOT_BY_PARAMS)
     result: dict[str, Any] = dict(base) if given else {}
     seen: set[tuple[str, ...]] = set()
     for param in params:

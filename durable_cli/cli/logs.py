@@ -11,6 +11,7 @@ import typer
 from durable_cli import render
 from durable_cli.cli.runs import Fields, Header, RunArgument, RunKey, RunWorkflow
 from durable_cli.cli.session import Session, check_run_options
+from durable_cli.places import COMMANDS
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -39,16 +40,20 @@ def show_logs(
     from durable_cli.logs import lines_of
 
     lines = lines_of(client.logs(found.id))
+    nothing = f"run {found.id} printed nothing"
+    known = None if lines else client.workflow(found.workflow)
+    if known is not None and known.location.file == COMMANDS:
+        nothing = f"run {found.id}: nothing was kept (what a command prints on a terminal is not)"
     if session.out.format in (None, "table"):
         _print(session, lines, None)
         if not lines:
-            session.out.note(f"run {found.id} printed nothing")
+            session.out.note(nothing)
         return 0
     session.list(
         [_document(line) for line in lines],
         _FIELDS,
         table=lambda: ([], []),
-        empty=f"run {found.id} printed nothing",
+        empty=nothing,
         chosen=fields,
         header=header,
         id_field="step",

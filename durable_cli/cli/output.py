@@ -165,6 +165,7 @@ class Output:
     def answer(self, text: str) -> None:
         """Write the answer (whole lines) to stdout. A reader that has gone away is no error."""
         self.answered = True
+        self.end_live()
         data = (text + "\n").encode(self.encoding, "backslashreplace") if text else b""
         _flush()
         self._write(self._out, data)
@@ -207,6 +208,12 @@ class Output:
         text = render.ascii_text(line) if self.ascii_only else line
         self._live = text
         self._write(self._err, text.encode("utf-8", "backslashreplace"))
+
+    def end_live(self) -> None:
+        """Take the live line away, for good."""
+        if self._live:
+            _flush()
+            self._clear_live()
 
     def _clear_live(self) -> None:
         if self._live:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +46,7 @@ def prune(
         raise UsageError("say what is old: --older-than DURATION", hint="durable prune --older-than 30d --dry-run")
     for given in status or ():
         check_choice("--status", given, sorted(str(known) for known in FINISHED))
-    age_ms = parse_duration(older_than)
+    age_ms = _age(older_than)
     wanted = [Status(one) for one in status or ()]
     client = session.reader(named=False)
     if client is None:
@@ -53,7 +54,7 @@ def prune(
 
     def go(*, only_look: bool) -> Pruned:
         return client.prune(
-            older_than=age_ms / 1000, workflow=workflow, statuses=wanted, dry_run=only_look, trust_clock=trust_clock
+            older_than=age_ms / 1000, workflow=workflow, status=wanted, dry_run=only_look, trust_clock=trust_clock
         )
 
     if dry_run:
@@ -63,6 +64,14 @@ def prune(
         if would.runs and not agrees(session, f"delete {_words(would, age_ms)}?"):
             return 1
     return _tell(session, go(only_look=False), older_than=age_ms, dry_run=False)
+
+
+def _age(text: str) -> int:
+    """`--older-than` in ms. A number without a unit is as likely days as seconds, and what is deleted is gone."""
+    age_ms = parse_duration(text)
+    if age_ms and re.fullmatch(r"[\d.]+", text.strip(), re.ASCII):
+        raise UsageError(f"--older-than {text}: give a unit", hint=f"durable prune --older-than {text.strip()}d --dry-run")
+    return age_ms
 
 
 def _words(pruned: Pruned, age_ms: int) -> str:
@@ -83,11 +92,15 @@ def _tell(session: Session, pruned: Pruned | None, *, older_than: int, dry_run: 
     def human() -> None:
         if pruned is None:
             return
-        words = _words(pruned, older_than)
         if dry_run:
+            words = _words(pruned, older_than)
             session.out.answer(f"would delete {words}; and {pruned.activity} rows of activity")
-        else:
-            session.out.note(f"deleted {words}; and {pruned.activity} rows of activity")
+        elif not session.out.quiet:
+            never = f" ({pruned.never_keys_freed} of workflows that never reuse a key)"
+            session.out.answer(
+                f"pruned {pruned.runs} runs, {pruned.keys_freed} keys freed{never if pruned.never_keys_freed else ''},"
+                f" {pruned.activity} rows of activity"
+            )
 
     session.one(document, human, id_field="runs")
     return 0

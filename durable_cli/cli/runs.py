@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from durable_cli import render
-from durable_cli.cli import ends, keyview
+from durable_cli.cli import ends, keyview, stepnames
 from durable_cli.cli.executing import execute, finish, start_document
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Cell, Session, check_run_options
@@ -74,7 +74,7 @@ def list_runs(
     if client is not None:
         found = client.runs(
             workflow=workflow,
-            statuses=status or (),
+            status=status or (),
             key=key,
             unfinished=unfinished,
             since_ms=since_ms,
@@ -156,9 +156,11 @@ def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
         tries = f"  {step.attempts} attempts" if step.attempts > 1 else ""
         error = f"  {shown(f'{step.error.type}: {step.error.message}')}" if step.error else ""
         waits = f"  {shown(render.waits_for(step))}" if step.status is StepStatus.WAITING else ""
-        lines.append(f"  {step.seq:>3} {icon} {shown(step.name)}  {step.status}{waits}{took}{tries}{error}")
+        name = shown(stepnames.label(step, run.steps or (), ascii_only=session.out.ascii_only))
+        lines.append(f"  {step.seq:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
+        lines += [f"           {shown(line)}" for line in stepnames.failed_undos(run)]
         lines += [f"  {shown(line)}" for line in (run.error.traceback or "").rstrip("\n").split("\n") if line]
     if view is not None:
         lines += keyview.run_lines(session, view)
@@ -180,7 +182,7 @@ def wait(
     timeout_ms = None if timeout is None else parse_duration(timeout)
     client = session.existing()
     named = session.run(client, run, key, workflow)
-    found = client.wait(named.id, timeout_ms=timeout_ms)
+    found = client.wait(named.id, timeout=None if timeout_ms is None else timeout_ms / 1000)
     session.one(render.run_document(found), lambda: ends.print_result(found, session), id_field="id")
     code = ends.exit_code(found)
     if code and not session.out.json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from durable_cli import render
 from durable_cli.cli import config as settings
+from durable_cli.cli import fitting
 from durable_cli.cli.options import COLORS, FORMATS, check_choice
 from durable_cli.cli.output import Output, rows_text
 from durable_cli.errors import DatabaseNotFound, UsageError
@@ -176,8 +177,15 @@ class Session:
             if not out.quiet:
                 out.say(empty)
             return
+        names, kept = fitting.drop_empty(columns, rows)
+        cut, tight, needed = fitting.fit(names, kept, width=out.width(), ascii_only=out.ascii_only)
         text = render.table(
-            columns, rows, width=out.width(), colour=out.colour(out.terminal_out), ascii_only=out.ascii_only
+            names,
+            cut,
+            width=max(needed, out.width()),
+            colour=out.colour(out.terminal_out),
+            ascii_only=out.ascii_only,
+            tight=tight,
         )
         out.answer(text)
 

@@ -19,12 +19,12 @@ from durable_cli.cli.executing import (
     start_document,
     tell_existing,
 )
-from durable_cli.cli.inputs import apply_params, read_input
+from durable_cli.cli.inputs import NOT_BY_PARAMS, apply_params, read_input
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Session
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import parse_duration
-from durable_cli.errors import KeyTaken, NotFound, UsageError
+from durable_cli.errors import InvalidInput, KeyTaken, NotFound, UsageError
 from durable_cli.model import Outcome, Run
 
 if TYPE_CHECKING:
@@ -130,6 +130,18 @@ class Call:
         return [*argv, *(["--"] if target.startswith("-") else []), target]
 
 
+    def check(self, definition: Definition, value: dict[str, Any]) -> None:
+        """Say it where `-P` was the wrong way to give the input. Raises InvalidInput."""
+        if not self.params:
+            return
+        try:
+            definition.accept_input(*value.values())
+        except InvalidInput as error:
+            if error.hint is None and ": input: " in error.message:  # the input itself is no object, not a field of it
+                error.hint = NOT_BY_PARAMS
+            raise
+
+
 def run(
     ctx: typer.Context,
     target: Target,
@@ -188,6 +200,7 @@ def run(
     value = call.value(session)
     client = session.writer(target)
     definition = call.load(session, client)
+    call.check(definition, value)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
@@ -254,6 +267,7 @@ def start(
     value = call.value(session)
     client = session.writer(target)
     definition = call.load(session, client)
+    call.check(definition, value)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
         explained = client.explain_start(definition, execute=False, **asked)
@@ -275,7 +289,7 @@ def start(
         begins = f"; it begins {moments.told(found.due_at, session)}" if later and found.due_at is not None else ""
         session.out.note(note_of(result.outcome, found.id) + begins)
         return 0
-    tell_existing(session, found)
+    tell_existing(session, found, works=client.has_worker)
     return 0 if conflict_exit_code is None else conflict_exit_code
 
 
@@ -338,7 +352,7 @@ def recently_completed(client: Durable, workflow: str, key: str | None, older_ms
     at = client.last_completed_at(workflow, key)
     if at is None or session.now() - at >= older_ms:
         return None
-    runs = client.runs(workflow=workflow, key=key, statuses=("completed",))
+    runs = client.runs(workflow=workflow, key=key, status="completed")
     return next((run for run in runs if run.key == key and run.finished_at == at), None)
 
 
@@ -368,6 +382,11 @@ def _flags(
 
 
 def _print_call(session: Session, call: Call, flags: list[str], expression: str | None, *, systemd: bool) -> int:
+    file = call.target.partition(":")[0]
+    if file.endswith(".py"):
+        from durable_cli.loading import find_path
+
+        find_path(file, str(session.app_dir(call.target) or os.getcwd()))
     argv = [*installing.program(), "run", "-q", *flags, *call.argv(session)]
     if expression is not None:
         kind, text = "crontab", installing.crontab(expression, argv)
@@ -376,4 +395,6 @@ def _print_call(session: Session, call: Call, flags: list[str], expression: str 
     else:
         kind, text = "launchd", installing.launchd(call.target, argv)
     session.one({"kind": kind, "text": text, "argv": argv}, lambda: session.out.answer(text), id_field="kind")
+    if call.key is None:
+        session.out.note("without --key, calls that take long overlap, unless the workflow derives a key from its input")
     return 0

@@ -31,6 +31,8 @@ _REPORTS: Final = 3
 _LINGER_S: Final = 2.0
 """How long the process may take to end once all is said; a step that hangs in a thread would keep it for ever."""
 
+_BAD_ENDS: Final = ("run.failed", "run.compensated", "run.compensation_failed")
+
 Concurrency = Annotated[
     int, typer.Option("--concurrency", metavar="N", min=1, max=1000, help="How many runs at once.", show_default=True)
 ]
@@ -62,6 +64,7 @@ def worker(
     if wanted:
         schedules.sync_for_worker(session, client, wanted)
     it, signals = _worker(session, client, concurrency, grace_ms)
+    client.on("*", _ends(session, client))
     session.out.note(
         f"worker {os.getpid()} on {session.shown(str(client.path))}: up to {concurrency} runs at once; "
         "a signal lets running steps end"
@@ -169,8 +172,25 @@ def _progress(session: Session) -> Callable[[Progress], None]:
 
     def tell(progress: Progress) -> None:
         if session.out.verbose and progress.kind != "step_started":
-            what = f"{progress.run_id} {progress.kind.replace('_', ' ')} {progress.step}".rstrip()
+            step = f"undo {progress.step}" if progress.undo else progress.step
+            what = f"{progress.run_id} {progress.kind.replace('_', ' ')} {step}".rstrip()
             session.out.say(session.shown(f"{what}: {progress.message}" if progress.message else what))
+
+    return tell
+
+
+def _ends(session: Session, client: Durable) -> Callable[[str, dict[str, Any]], None]:
+    """A line for each run that ends badly (cancelled ones: by max_hold only); by `-v` for completed ones too."""
+    from durable_cli.cli import ends
+
+    out = session.out
+
+    def tell(event: str, fields: dict[str, Any]) -> None:
+        held_too_long = str(fields.get("error", "")).endswith("(max_hold)")
+        told = event in _BAD_ENDS or (event == "run.cancelled" and held_too_long)
+        if told or (event == "run.completed" and out.verbose):
+            line = session.shown(ends.one_line(client.run(str(fields["run_id"]))))
+            out.say(f"{out.styled('error:', '1;31')} {line}" if told else line)
 
     return tell
 

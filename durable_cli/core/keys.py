@@ -25,9 +25,10 @@ def check_key(key: object) -> str | None:
     return None if key is None else _text(key, "a key", InvalidKey)
 
 
-def check_step_name(name: object) -> str:
-    """The name of a step, an event or a branch: the same rule as for keys, but there must be one (`InvalidName`)."""
-    return _text(name, "the name of a step", InvalidName)
+def check_step_name(name: object, what: str = "a step") -> str:
+    """The name of a step, an event or a branch (`what`, for messages): the same rule as for keys, but there must be
+    one (`InvalidName`)."""
+    return _text(name, f"the name of {what}", InvalidName)
 
 
 def check_run_id(run_id: object) -> str:

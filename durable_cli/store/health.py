@@ -32,3 +32,12 @@ WHERE runs > 0 OR schedules > 0 ORDER BY w.name
 def needed(tx: Tx) -> list[dict[str, Any]]:
     """The workflows whose code somebody will want: `name`, how many unfinished `runs` and active `schedules`."""
     return tx.rows(_NEEDED)
+
+
+def ahead(tx: Tx) -> int:
+    """How many unfinished runs without an owner are due, or will be by the time alone."""
+    sql = (
+        "SELECT count(*) FROM durable_runs WHERE finished_at IS NULL AND owner_id IS NULL"
+        " AND due_at IS NOT NULL AND runs_after_id IS NULL"
+    )
+    return int(tx.value(sql) or 0)

@@ -65,7 +65,7 @@ def pick_up(it: Durable, starts: int) -> None:
     for _ in range(starts):
         began = time.time_ns() // 1_000
         run = it.start(resting.stamp)
-        done = it.wait(run.run_id, timeout_ms=30_000)
+        done = it.wait(run.run_id, timeout=30)
         took.append((int(done.result or 0) - began) / 1000)
     took.sort()
     print(

@@ -38,7 +38,7 @@ def start_all(it: Durable, count: int, due: list[int]) -> list[str]:
 def lateness(it: Durable) -> tuple[list[int], list[int]]:
     """How late the sleepers and the listeners went on, in ms, sorted."""
     slept, heard = [], []
-    for run in it.runs(statuses=["completed"]):
+    for run in it.runs(status=["completed"]):
         if run.workflow == "sleeper":
             slept.append(int(run.result or 0) - int(run.input))
         else:

@@ -90,8 +90,8 @@ def test_what_is_given_twice_must_agree(at):
     durable.execute(second, key="k")
     assert len(durable.runs(workflow="first", search="workflow:first")) == 1
     assert durable.runs(workflow="first", search="workflow:second") == []
-    assert durable.runs(statuses=["failed"], search="status:completed") == []
-    assert len(durable.runs(statuses=["failed", "completed"], search="status:completed")) == 2
+    assert durable.runs(status=["failed"], search="status:completed") == []
+    assert len(durable.runs(status=["failed", "completed"], search="status:completed")) == 2
 
 
 def test_since_and_unfinished(at):

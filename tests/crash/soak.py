@@ -154,7 +154,7 @@ class Actor:
                 _book.note("end", answer.run_id, Status.CANCELLED)
 
     def _retry(self) -> None:
-        failed = [run for run in self.it.runs(statuses=["failed"]) if (run.key or "-")[0] == "r"]
+        failed = [run for run in self.it.runs(status=["failed"]) if (run.key or "-")[0] == "r"]
         if failed:
             _book.note("ack", self.it.retry(random.choice(failed).id).id)
 

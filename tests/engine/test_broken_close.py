@@ -101,7 +101,7 @@ def test_a_with_in_another_thread_gives_nothing_back(db: Path, how: str) -> None
         kind = durable._engine.database.read(lambda tx: tx.value(owner))
         assert kind == ("worker" if how == "work" else "run")
         go.set()
-        assert durable.wait(run_id, timeout_ms=20_000).status is Status.COMPLETED
+        assert durable.wait(run_id, timeout=20).status is Status.COMPLETED
     finally:
         go.set()
         stop.set()

@@ -79,7 +79,7 @@ CALLS: dict[str, tuple[Callable[[Durable, Any], object], str, int, dict[str, obj
         {"run_id": "completed", "status": "completed"},
     ),
     "wait": (
-        lambda it, _: it.wait(it.find(key="pending").id, timeout_ms=0),
+        lambda it, _: it.wait(it.find(key="pending").id, timeout=0),
         "not_over",
         8,
         {"run_id": "pending", "status": "pending"},
@@ -188,15 +188,15 @@ def test_lists_are_newest_first_and_narrowed(durable: Durable, clock: Any) -> No
     assert found() == [3, 2, 1, 0]
     assert found(limit=2) == [3, 2]
     assert found(workflow="job") == [3, 2, 0]
-    assert found(statuses=["pending", "failed"]) == [3, 2, 1]
+    assert found(status=["pending", "failed"]) == [3, 2, 1]
     assert found(unfinished=True) == [3, 1]
     assert found(key="k2") == [2]
     assert found(since_ms=2500) == [3, 2]
     assert found(search="workflow:other") == [1]
     assert found(search="key:k3 status:pending") == [3]
-    assert found(statuses=["pending"], workflow="job", key="k0") == []
+    assert found(status=["pending"], workflow="job", key="k0") == []
     with pytest.raises(ValueError):
-        durable.runs(statuses=["no such status"])
+        durable.runs(status=["no such status"])
 
 
 def test_a_finish_before_its_start_stops_nothing(durable: Durable, clock: Any) -> None:
@@ -291,14 +291,14 @@ def test_waiting_for_a_run(db: Path, clock: Any) -> None:
     with Durable(db, clock=clock, sleep=sleep) as durable:
         run_id = durable.start(job, key="k").run_id
         with pytest.raises(errors.NotOver) as over:
-            durable.wait(run_id, timeout_ms=700)
+            durable.wait(run_id, timeout=0.7)
         assert (clock.now - began, over.value.run_id, over.value.status) == (700, run_id, "pending")
         with pytest.raises(errors.NotOver):
-            durable.wait(run_id, timeout_ms=0)
+            durable.wait(run_id, timeout=0)
         assert clock.now - began == 700
-        assert durable.wait(run_id, timeout_ms=5000).status == "cancelled"
+        assert durable.wait(run_id, timeout=5).status == "cancelled"
         assert 1500 <= clock.now - began <= 1700
-        assert durable.wait(run_id, timeout_ms=0).status == "cancelled"
+        assert durable.wait(run_id, timeout=0).status == "cancelled"
         stop = threading.Event()
         stop.set()
         waiting = durable.start(job, key="other").run_id

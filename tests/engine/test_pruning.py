@@ -65,9 +65,9 @@ def test_only_of_one_workflow_or_of_some_statuses(durable: Durable, clock: Any) 
         for status in ("completed", "failed", "cancelled"):
             put(durable, job, status, key=status)
     clock.advance(2 * DAY)
-    assert durable.prune(older_than="1d", workflow="one", statuses=["failed"]).runs == 1
-    assert durable.prune(older_than="1d", workflow="one", statuses=["failed", "cancelled"]).runs == 1
-    assert durable.prune(older_than="1d", statuses=["completed"]).runs == 2
+    assert durable.prune(older_than="1d", workflow="one", status=["failed"]).runs == 1
+    assert durable.prune(older_than="1d", workflow="one", status=["failed", "cancelled"]).runs == 1
+    assert durable.prune(older_than="1d", status=["completed"]).runs == 2
     assert durable.prune(older_than="1d", workflow="nothing").runs == 0
     assert sorted((run.workflow, str(run.status)) for run in durable.runs()) == [
         ("two", "cancelled"),

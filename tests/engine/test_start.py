@@ -775,7 +775,7 @@ def test_activity_adds_up(durable: Durable, clock: Any) -> None:
         elif what < 0.9:
             durable.cancel(key=key)
         else:
-            for run in durable.runs(key=key, statuses=["failed", "cancelled"], limit=1):
+            for run in durable.runs(key=key, status=["failed", "cancelled"], limit=1):
                 try:
                     durable.retry(run.id)
                 except KeyTaken:
