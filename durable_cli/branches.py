@@ -215,9 +215,7 @@ def _told(errors: Mapping[str, Exception]) -> list[str]:
     return [f"{name}: {error}" for name, error in list(errors.items())[:3]] + ["..."] * (len(errors) > 3)
 
 
-async def race(
-    operations: Operations, bodies: Mapping[str, Callable[[Operations], Awaitable[Any]]]
-) -> tuple[str, Any]:
+async def race(operations: Operations, bodies: Mapping[str, Callable[[Operations], Awaitable[Any]]]) -> tuple[str, Any]:
     """The first body that succeeds: its name (recorded) and its value. The losers begin no further operation."""
     if not bodies:
         raise UsageError("ctx.race needs at least one branch")

@@ -192,7 +192,9 @@ class Changer(Reader):
             raise AlreadyFinished(message, run_id=found.id, status=str(found.status))
         if asked is None:
             raise NotWaiting(
-                f"run {found.id} does not ask for {name!r} now", run_id=found.id, status=str(found.status),
+                f"run {found.id} does not ask for {name!r} now",
+                run_id=found.id,
+                status=str(found.status),
                 hint="durable inputs",
             )
         text = answer(asked.details, value, load_code=lambda: self._definition(found.workflow))

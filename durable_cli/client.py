@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from durable_cli.worker import Counts, Worker
 
 
-
 class Durable(Timetable):
     """A durable file: starts, executes and shows runs.
 
@@ -296,4 +295,3 @@ class Durable(Timetable):
 
     def _seen(self, execution: Execution) -> Execution:
         return replace(execution, run=self.run(execution.run.id))
-

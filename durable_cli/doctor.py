@@ -283,11 +283,10 @@ def _runs(seen: _Seen) -> Iterator[Finding]:
         yield Finding("workers", "warning", f"{_count(len(late), 'run')}: {_nobody(seen)}", *_remedy(seen, late))
     elif not seen.workers:
         active = sum(one.active for one in seen.schedules)
-        told = [_count(seen.ahead, "run") + " without a process"] if seen.ahead else []
+        told = [_count(seen.ahead, "run") + " that nobody executes"] if seen.ahead else []
         told += [_count(active, "active schedule")] if active else []
         if told:
-            message = f"no worker is alive, and there {'is' if (seen.ahead or active) == 1 else 'are'} {' and '.join(told)}"
-            yield Finding("workers", "note", message, _WORKER)
+            yield Finding("workers", "note", f"no worker is alive to go on with {' and '.join(told)}", _WORKER)
 
 
 def _nobody(seen: _Seen) -> str:

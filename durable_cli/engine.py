@@ -110,9 +110,7 @@ class Engine:
 
         return self.write_as_owner(write)
 
-    def write_as_owner(
-        self, operation: Callable[[Tx, int], T], *, landed: Callable[[Tx], T | None] | None = None
-    ) -> T:
+    def write_as_owner(self, operation: Callable[[Tx, int], T], *, landed: Callable[[Tx], T | None] | None = None) -> T:
         """`write` for an operation that makes this process the owner of something.
 
         The first one registers the process: its row, then its byte lock, then the commit, so that nobody ever sees

@@ -362,9 +362,7 @@ def _in_thread(function: Callable[[], T], seconds: float | None) -> tuple[bool, 
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(
-        target=contextvars.copy_context().run, args=(body,), name="durable-step", daemon=True
-    )
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="durable-step", daemon=True)
     thread.start()
     thread.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
     if errors:

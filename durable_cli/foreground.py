@@ -63,9 +63,7 @@ class Watch:
         return self.stop is not None and self.stop.is_set()
 
 
-def execute(
-    engine: Engine, definition: Definition, request: Request, *, watch: Watch, wait: bool
-) -> Execution:
+def execute(engine: Engine, definition: Definition, request: Request, *, watch: Watch, wait: bool) -> Execution:
     """Start a workflow and execute what that makes ours. Raises KeyTaken where the tables refuse the start."""
 
     def attempt(request: Request) -> starting.Started:
@@ -118,9 +116,7 @@ def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch)
     return _execute_claim(engine, definition, answer, None, watch, ended=False)
 
 
-def _take_up(
-    tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_id: int
-) -> Claim | Run | NotResumable:
+def _take_up(tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_id: int) -> Claim | Run | NotResumable:
     """Claim a run that nobody executes; the run itself where looking after it ended it; else why not."""
     run = runs.by_id(tx, run_id)
     assert run is not None
@@ -331,9 +327,7 @@ def _is_left_alone(engine: Engine, run: Run) -> bool:
     return due and not engine.database.read(engine.has_live_worker)
 
 
-def follow(
-    engine: Engine, run_id: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None
-) -> Run:
+def follow(engine: Engine, run_id: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None) -> Run:
     """Block until a run is finished. Raises NotOver when `timeout_ms` is over or `stop` is set before."""
     began = engine.now()
     while True:

@@ -16,7 +16,10 @@ from durable_cli.errors import InvalidInput, UsageError
 from durable_cli.values import Codec, canonical, codec
 
 KINDS = ("text", "choice", "approval", "form")
-_YES, _NO = frozenset({"yes", "y", "true", "approve", "approved"}), frozenset({"no", "n", "false", "reject", "rejected"})
+_YES, _NO = (
+    frozenset({"yes", "y", "true", "approve", "approved"}),
+    frozenset({"no", "n", "false", "reject", "rejected"}),
+)
 
 
 @dataclass(frozen=True, slots=True)

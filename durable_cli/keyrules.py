@@ -143,9 +143,7 @@ class Cel:
         try:
             from cel_expr_python import cel as library
         except ImportError:
-            raise InvalidDefinition(
-                "cel(...) needs the extra `cel`", hint="pip install 'durable-cli[cel]'"
-            ) from None
+            raise InvalidDefinition("cel(...) needs the extra `cel`", hint="pip install 'durable-cli[cel]'") from None
         self.expression = expression
         self.source = f"cel({expression!r})"
         self._library = library
@@ -157,9 +155,7 @@ class Cel:
         kind = self._compiled.return_type()
         types = library.Type
         if kind not in (types.STRING, types.INT, types.UINT, types.NULL, types.BOOL, types.DYN):
-            raise InvalidDefinition(
-                f"{self.source} gives {kind.name()}; a key is text, an integer, or null for no key"
-            )
+            raise InvalidDefinition(f"{self.source} gives {kind.name()}; a key is text, an integer, or null for no key")
 
     def value(self, typed: object, plain: object) -> object:
         """See KeyRule. An error of the evaluation comes back as a value of the type ERROR, and is raised here."""

@@ -99,9 +99,7 @@ class KeyDetails:
         return next((one for one in self.runs if one.runs_after_row is not None), None)
 
 
-def key_details(
-    tx: Tx, key: str, workflow: str | None, *, now: int, alive: Callable[[int], bool]
-) -> KeyDetails:
+def key_details(tx: Tx, key: str, workflow: str | None, *, now: int, alive: Callable[[int], bool]) -> KeyDetails:
     """Everything about a key. Raises KeyNotFound, AmbiguousRun."""
     found = of_one_workflow(tx, key, workflow)
     if not found:

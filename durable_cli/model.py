@@ -233,7 +233,7 @@ class Policies:
     """
 
     reuse: Reuse = Reuse.AFTER_CLOSE
-    on_duplicate: OnDuplicate = OnDuplicate(Policy.USE_EXISTING)  # noqa: RUF009 (frozen)
+    on_duplicate: OnDuplicate = OnDuplicate(Policy.USE_EXISTING)
     timeout_ms: int | None = None
     debounce_ms: int | None = None
     debounce_timeout_ms: int | None = None

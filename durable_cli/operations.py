@@ -36,6 +36,7 @@ from durable_cli.values import Codec, codec, result_codec
 
 T = TypeVar("T")
 
+
 @dataclass(frozen=True, slots=True)
 class StepOptions:
     """How a step is to be executed."""
@@ -203,9 +204,7 @@ class Operations(Branch):
             raise step_failed(step) from None
         due_at = moment + max(retry_after_ms(error), delay_ms(retry, failures, execution.engine.dice()))
         status = StepStatus.RETRYING
-        await self.record(
-            replace(row, status=status, failures=failures, finished_at=None, due_at=due_at, error=told)
-        )
+        await self.record(replace(row, status=status, failures=failures, finished_at=None, due_at=due_at, error=told))
         more = {"message": message, "due_at": due_at, "undo": _undoes(row)}
         execution.tell("step_retrying", row.name, attempt=row.attempts, **more)
         raise self.leave(Suspend(due_at)) from None

@@ -140,4 +140,3 @@ def _each(tx: Tx, engine: Engine, definition: Definition, request: Request) -> S
         return started.refusal
     assert started.result is not None
     return started.result
-

@@ -108,5 +108,3 @@ def _keys(tx: Tx, old: list[dict[str, object]]) -> tuple[int, int]:
     holders = [str(row["workflow"]) for row in old if row["holds_key"]]
     reuse = {name: settling.reuse_of(tx, name) for name in set(holders)}
     return len(holders), sum(reuse[name] is Reuse.NEVER for name in holders)
-
-

@@ -117,7 +117,6 @@ class Reader:
     ) -> None:
         self.close()
 
-
     def run(self, run: str) -> Run:
         """A run with its steps: by id, by a unique prefix of three letters or more, or "last".
 
@@ -209,9 +208,7 @@ class Reader:
         """What happened to keys, newest first."""
         since = None if since_ms is None else self._engine.now() - since_ms
         return self._read(
-            lambda tx: reports.activity(
-                tx, kinds=list(kinds), workflow=workflow, key=key, since=since, limit=limit
-            )
+            lambda tx: reports.activity(tx, kinds=list(kinds), workflow=workflow, key=key, since=since, limit=limit)
         )
 
     def stats(self, *, workflow: str | None = None, since_ms: int | None = None) -> Stats:

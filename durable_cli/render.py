@@ -335,7 +335,10 @@ def table(
     ascii_only: bool,
     tight: bool = False,
 ) -> str:
-    """A table for a terminal, `tight`: with little between its columns. Cells are texts that are ready to be shown, or (text, colour)."""
+    """A table for a terminal, `tight`: with little between its columns.
+
+    Cells are texts that are ready to be shown, or (text, colour).
+    """
     from rich.box import ASCII2, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -27,9 +27,7 @@ def reopen(tx: Tx, run: Run, *, now: int, retry: Callable[..., object]) -> None:
 
 
 class _Reopening:
-    def __init__(
-        self, tx: Tx, run: int, now: int, retry: Callable[..., object], reopened: set[Place]
-    ) -> None:
+    def __init__(self, tx: Tx, run: int, now: int, retry: Callable[..., object], reopened: set[Place]) -> None:
         self.tx = tx
         self.run = run
         self.now = now

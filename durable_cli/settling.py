@@ -219,7 +219,9 @@ def note_held_long(tx: Tx, run: Run, *, now: int) -> bool:
     """
     assert run.key is not None
     policies = policies_of(tx, run.workflow)
-    old = run.held_since is not None and policies.max_hold_ms is not None and run.held_since < now - policies.max_hold_ms
+    old = (
+        run.held_since is not None and policies.max_hold_ms is not None and run.held_since < now - policies.max_hold_ms
+    )
     told = activity.told_held_long(tx, workflow=run.workflow, key=run.key, run_id=run.id)
     cancels = policies.on_max_hold == "cancel" and run.status is not Status.COMPENSATING
     if run.finished or not run.holds_key or not old or (told and not cancels):

@@ -344,9 +344,7 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
         holder = reaped.promoted or reaped.run
         run = runs.get(tx, run.row_id)  # it may have been the holder, and be over now
     policies = settling.policies_of(tx, run.workflow)
-    answer = arbitration.decide_rerun(
-        run.status, holder=holder.status if holder else None, reuse=policies.reuse
-    )
+    answer = arbitration.decide_rerun(run.status, holder=holder.status if holder else None, reuse=policies.reuse)
     request = Request(
         run_id=run_id,
         workflow=run.workflow,

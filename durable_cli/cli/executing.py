@@ -180,8 +180,10 @@ def tell_existing(session: Session, run: Run, *, works: Callable[[], bool], repo
     if not run.finished:
         until = ends.waits_until(run, session)
         if until is not None and not (run.owner is not None and run.owner.alive):
-            goes_on = "a worker goes on with it then" if works() else (
-                "nobody executes it: it goes on with the next call after that, --wait, or a worker"
+            goes_on = (
+                "a worker goes on with it then"
+                if works()
+                else ("nobody executes it: it goes on with the next call after that, --wait, or a worker")
             )
             out.note(f"nothing started: run {run.id} holds the key {key} and waits until {until}; {goes_on}")
             return 0

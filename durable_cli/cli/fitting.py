@@ -21,9 +21,7 @@ _LEAST: Final = 6
 _GAP, _TIGHT_GAP = 3, 2
 
 
-def drop_empty(
-    columns: Sequence[str], rows: Sequence[Sequence[Cell]]
-) -> tuple[list[str], list[list[Cell]]]:
+def drop_empty(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
     """Without the columns that say nothing in any row."""
     told = [
         number for number in range(len(columns)) if any(_text(row[number]) not in ("-", "") for row in rows)
@@ -40,21 +38,19 @@ def fit(
     if ascii_only:
         rows = [[_with(cell, render.ascii_text(_text(cell))) for cell in row] for row in rows]
     heads = [max((cell_len(word) for word in name.split()), default=0) for name in columns]
-    widths = [
-        max([len(name), *(cell_len(_text(row[at])) for row in rows)]) for at, name in enumerate(columns)
-    ]
+    widths = [max([len(name), *(cell_len(_text(row[at])) for row in rows)]) for at, name in enumerate(columns)]
     full = sum(widths) + _GAP * (len(columns) - 1)
     if full <= width:
         return [list(row) for row in rows], False, full
     room = width - _TIGHT_GAP * (len(columns) - 1)
-    for at, name in enumerate(columns):  # headings may wrap between words
-        widths[at] = max([heads[at], *(cell_len(_text(row[at])) for row in rows)])
+    for at, head in enumerate(heads):  # headings may wrap between words
+        widths[at] = max([head, *(cell_len(_text(row[at])) for row in rows)])
     cuttable = [at for at, name in enumerate(columns) if name not in _WHOLE]
-    while sum(widths) > room:
-        at = max(cuttable, key=lambda one: widths[one] - max(_LEAST, heads[one]), default=None)
-        if at is None or widths[at] <= max(_LEAST, heads[at]):
+    while cuttable and sum(widths) > room:
+        widest = max(cuttable, key=lambda one: widths[one] - max(_LEAST, heads[one]))
+        if widths[widest] <= max(_LEAST, heads[widest]):
             break
-        widths[at] -= 1
+        widths[widest] -= 1
     cut: list[list[Cell]] = [
         [
             _with(cell, _clip(_text(cell), widths[at], ascii_only, left=columns[at] in _FROM_THE_LEFT))

@@ -70,7 +70,8 @@ def _age(text: str) -> int:
     """`--older-than` in ms. A number without a unit is as likely days as seconds, and what is deleted is gone."""
     age_ms = parse_duration(text)
     if age_ms and re.fullmatch(r"[\d.]+", text.strip(), re.ASCII):
-        raise UsageError(f"--older-than {text}: give a unit", hint=f"durable prune --older-than {text.strip()}d --dry-run")
+        hint = f"durable prune --older-than {text.strip()}d --dry-run"
+        raise UsageError(f"--older-than {text}: give a unit (s, m, h, d or w)", hint=hint)
     return age_ms
 
 

@@ -129,7 +129,6 @@ class Call:
             argv += ["--timeout", self.timeout]
         return [*argv, *(["--"] if target.startswith("-") else []), target]
 
-
     def check(self, definition: Definition, value: dict[str, Any]) -> None:
         """Say it where `-P` was the wrong way to give the input. Raises InvalidInput."""
         if not self.params:
@@ -396,5 +395,5 @@ def _print_call(session: Session, call: Call, flags: list[str], expression: str 
         kind, text = "launchd", installing.launchd(call.target, argv)
     session.one({"kind": kind, "text": text, "argv": argv}, lambda: session.out.answer(text), id_field="kind")
     if call.key is None:
-        session.out.note("without --key, calls that take long overlap, unless the workflow derives a key from its input")
+        session.out.note("without --key copies may overlap, unless the workflow derives a key from its input")
     return 0

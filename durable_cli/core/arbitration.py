@@ -144,9 +144,7 @@ class Retry(StrEnum):
 RETRYABLE: Final = frozenset({Status.FAILED, Status.CANCELLED})
 
 
-def decide_retry(
-    status: Status, *, keyed: bool, holds_key: bool, newer: Status | None, reuse: Reuse
-) -> Retry:
+def decide_retry(status: Status, *, keyed: bool, holds_key: bool, newer: Status | None, reuse: Reuse) -> Retry:
     """May the run be retried, and what happens to its key? `newer`: status of another run that holds the key."""
     if status not in RETRYABLE:
         return Retry.REFUSE_STATUS

@@ -40,9 +40,7 @@ class Claimable:
     reason: str = ""
 
 
-def decide_claim(
-    status: Status, *, behind: bool, owned: bool, due_at: int | None, now: int
-) -> Claimable:
+def decide_claim(status: Status, *, behind: bool, owned: bool, due_at: int | None, now: int) -> Claimable:
     """May somebody claim this run? `owned`: it has a live owner; `behind`: it waits behind a holder."""
     if status.finished:
         return Claimable(False, f"it is {status}")

@@ -128,7 +128,9 @@ def parse_timeout(value: Duration | None) -> int | None:
     return milliseconds
 
 
-def parse_policies(reuse: object, on_duplicate: object, options: Mapping[str, Any], *, key_rule: str | None) -> Policies:
+def parse_policies(
+    reuse: object, on_duplicate: object, options: Mapping[str, Any], *, key_rule: str | None
+) -> Policies:
     """The policies of a definition, each checked with the valid values named (`UsageError`)."""
     parsed = parse_reuse(reuse), parse_on_duplicate(on_duplicate)
     check_policies(*parsed)

@@ -71,9 +71,7 @@ def format_age(milliseconds: int) -> str:
     return f"{seconds}s"
 
 
-def backoff_ms(
-    *, attempt: int, backoff: str, base_ms: int, max_delay_ms: int, jitter: float, dice: float
-) -> int:
+def backoff_ms(*, attempt: int, backoff: str, base_ms: int, max_delay_ms: int, jitter: float, dice: float) -> int:
     """How long to wait after failed attempt `attempt` (1 is the first).
 
     exponential: base·2^(n-1); linear: base·n; constant: base. Then capped at max_delay, then spread by ±jitter

@@ -41,7 +41,13 @@ def _insert(
     input_changed: bool | None = None,
     details: dict[str, object] | None = None,
 ) -> None:
-    told: dict[str, object] = {"workflow": workflow, "key": key, "run_id": run_id, "outcome": outcome, "input_changed": input_changed}
+    told: dict[str, object] = {
+        "workflow": workflow,
+        "key": key,
+        "run_id": run_id,
+        "outcome": outcome,
+        "input_changed": input_changed,
+    }
     told.update(details or {})
     tx.notices.append(Notice(_EVENTS[kind], {name: value for name, value in told.items() if value is not None}))
     tx.insert(
@@ -103,9 +109,7 @@ def duplicate(
     )
 
 
-def handed_off(
-    tx: Tx, *, at: int, workflow: str, key: str, from_id: str, to_id: str, reason: str
-) -> None:
+def handed_off(tx: Tx, *, at: int, workflow: str, key: str, from_id: str, to_id: str, reason: str) -> None:
     """The key went from one run to another; `reason`: start, replaced or promoted."""
     _insert(
         tx,
@@ -123,13 +127,9 @@ def released(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, by: str) 
     _insert(tx, ActivityKind.KEY_RELEASED, at=at, workflow=workflow, key=key, run_id=run_id, details={"by": by})
 
 
-def retaken(
-    tx: Tx, *, at: int, workflow: str, key: str, run_id: str, from_id: str | None
-) -> None:
+def retaken(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, from_id: str | None) -> None:
     """A retried run took its key back, from a newer run or (None) from nobody."""
-    _insert(
-        tx, ActivityKind.KEY_RETAKEN, at=at, workflow=workflow, key=key, run_id=run_id, details={"from": from_id}
-    )
+    _insert(tx, ActivityKind.KEY_RETAKEN, at=at, workflow=workflow, key=key, run_id=run_id, details={"from": from_id})
 
 
 def pruned(tx: Tx, *, at: int, workflow: str, key: str, run_id: str) -> None:

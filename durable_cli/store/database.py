@@ -108,9 +108,7 @@ class Database:
             self.on_commit(notices)
         return result
 
-    def _write(
-        self, fn: Callable[[Tx], T], landed: Callable[[Tx], T | None] | None
-    ) -> tuple[T, list[Notice]]:
+    def _write(self, fn: Callable[[Tx], T], landed: Callable[[Tx], T | None] | None) -> tuple[T, list[Notice]]:
         if joined.holds_write(self.path):
             raise UsageError(
                 f"this thread holds a write transaction of its own on {self.path}: the call would wait for it for ever",

@@ -75,7 +75,9 @@ def holds_write(path: Path) -> bool:
     """Does this thread hold a write transaction on the file, on a connection that took part before? Waiting for it
     would be waiting for ourselves."""
     with _lock:
-        mine = [one for one, joined in _joined.items() if joined.thread == threading.get_ident() and joined.path == path]
+        mine = [
+            one for one, joined in _joined.items() if joined.thread == threading.get_ident() and joined.path == path
+        ]
     return any(_writes(one) for one in mine)
 
 

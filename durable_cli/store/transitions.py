@@ -11,6 +11,7 @@ from durable_cli.store.runs import ours
 
 _FINISHED_SQL: Final = ", ".join(f"'{status}'" for status in sorted(FINISHED))
 
+
 def _notice(tx: Tx, row_id: int, status: str, error: RunError | None) -> Notice:
     row = tx.row(
         "SELECT r.public_id AS run_id, w.name AS workflow, r.key FROM durable_runs r"
@@ -254,9 +255,7 @@ WHERE id = :id AND status NOT IN ({_FINISHED_SQL})
 """
 
 
-def end(
-    tx: Tx, row_id: int, *, status: Status, result: str | None, error: RunError | None, now: int
-) -> None:
+def end(tx: Tx, row_id: int, *, status: Status, result: str | None, error: RunError | None, now: int) -> None:
     """The run is finished. For `settling` alone: ending a run also decides who has the key next."""
     tx.notices.append(_notice(tx, row_id, str(status), error))
     tx.change(_END, id=row_id, status=str(status), result=result, error=error_text(error), now=now)

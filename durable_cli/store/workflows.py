@@ -30,9 +30,7 @@ def _from_row(row: dict[str, Any]) -> Workflow:
     return Workflow(
         id=row["id"],
         name=row["name"],
-        location=Location(
-            file=row["file"], qualname=row["qualname"], module=row["module"], app_dir=row["app_dir"]
-        ),
+        location=Location(file=row["file"], qualname=row["qualname"], module=row["module"], app_dir=row["app_dir"]),
         policies=Policies(**policies),
     )
 
@@ -75,9 +73,7 @@ WHERE name = :name
 """
 
 
-def put(
-    tx: Tx, *, name: str, location: Location, policies: Policies, known: Workflow | None, now: int
-) -> int:
+def put(tx: Tx, *, name: str, location: Location, policies: Policies, known: Workflow | None, now: int) -> int:
     """Write the workflow's row if it differs from `known` (what `get` gave). Returns its id."""
     if known is not None and known == Workflow(known.id, name, location, policies):
         return known.id

@@ -100,7 +100,9 @@ def test_start_answers_as_the_tables_say(table: tuple[Any, Durable, ModuleType],
             holder = enginekit.put(durable, getattr(module, reuse), status, key=key, owner=owner if held else None)
         result = cli("start", f"table.py:{reuse}", "--key", key, "--input", "2", "--on-duplicate", policy, "--json")
         document = result.document
-        outcome = document["error"]["code"] if "error" in document and "outcome" not in document else document["outcome"]
+        outcome = (
+            document["error"]["code"] if "error" in document and "outcome" not in document else document["outcome"]
+        )
         want = expected(reuse, status, policy)
         if (outcome, result.code) != want:
             wrong.append((status, policy, outcome, result.code, want))

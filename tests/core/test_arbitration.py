@@ -56,7 +56,9 @@ def test_a_start_that_only_records_does_what_the_policy_says(
         assert decision == a.Decision(expected, adopt=False)
 
 
-@pytest.mark.parametrize(("policy", "status", "started", "waiting"), list(product(Policy, sorted(UNFINISHED), [0, 1], [0, 1])))
+@pytest.mark.parametrize(
+    ("policy", "status", "started", "waiting"), list(product(Policy, sorted(UNFINISHED), [0, 1], [0, 1]))
+)
 def test_an_executing_start_takes_up_a_holder_that_nobody_executes(
     policy: Policy, status: Status, started: bool, waiting: bool
 ) -> None:

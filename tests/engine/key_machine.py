@@ -182,7 +182,9 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         "decide_start",
         lambda real: lambda holder, **facts: real(holder, **(facts | {"executing": False})),
     ),
-    "a dead owner is taken for alive": lambda: _instead(settling, "reap", lambda _: lambda tx, run, **_: settling.Reaped(run)),
+    "a dead owner is taken for alive": lambda: _instead(
+        settling, "reap", lambda _: lambda tx, run, **_: settling.Reaped(run)
+    ),
     "a living owner is taken for dead": lambda: _instead(settling, "reap", _with(alive=lambda _: False)),
     "crashes are not counted": lambda: _instead(transitions, "give_back", _with(crash=False)),
     "a late owner's work is accepted": lambda: _instead(runs, "ours", _always(True)),

@@ -86,7 +86,7 @@ def test_it_may_be_caught_as_any_failure(durable: Durable, kind: str) -> None:
         return "no"
 
     run = durable.execute(define(kind, body)).run
-    assert run.result == '"StepFailed: step \'fail\' failed: GreenTimeout: x"'
+    assert run.result == "\"StepFailed: step 'fail' failed: GreenTimeout: x\""
 
 
 def test_a_step_that_lets_stop_iteration_out_says_so(durable: Durable) -> None:

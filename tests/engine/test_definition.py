@@ -185,9 +185,7 @@ def test_functions_that_are_no_workflows(function: Any, told: str) -> None:
     assert all(one.function is not function for one in definitions())
 
 
-@pytest.mark.parametrize(
-    "thing", [len, Article, functools.partial(two_inputs, None), "name", staticmethod(star)]
-)
+@pytest.mark.parametrize("thing", [len, Article, functools.partial(two_inputs, None), "name", staticmethod(star)])
 def test_things_that_are_no_functions(thing: Any) -> None:
     """Classes, builtins, partials and a name in the wrong place are told what belongs there."""
     with pytest.raises(InvalidDefinition, match="belongs on a function made with `def`"):

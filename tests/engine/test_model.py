@@ -192,11 +192,11 @@ def test_taken_by_another_process(worlds: Worlds, case: Case, host: str, kind: s
         ended: list[Any] = []
 
         def take() -> None:
-            if world.run() is None:  # noqa: B023
+            if world.run() is None:
                 return  # what would come first would not be robbed
-            recorded.update(world.recorded())  # noqa: B023
-            world.take_over(host, process)  # noqa: B023
-            ended.extend(world.everything())  # noqa: B023
+            recorded.update(world.recorded())
+            world.take_over(host, process)
+            ended.extend(world.everything())
 
         process.strike_at(what, n, phase, take)
         world.go(host, process)
@@ -220,12 +220,12 @@ def test_cancel_and_retry(worlds: Worlds, case: Case, host: str, kind: str) -> N
         cancelled: list[int] = []
 
         def cancel() -> None:
-            run = world.run()  # noqa: B023
-            if run is not None and world.client.cancel(run.id).cancelled:  # noqa: B023
-                cancelled.append(len(world.effects))  # noqa: B023
-                now = world.client.run(run.id)  # noqa: B023
+            run = world.run()
+            if run is not None and world.client.cancel(run.id).cancelled:
+                cancelled.append(len(world.effects))
+                now = world.client.run(run.id)
                 assert (now.status, now.owner) == (Status.CANCELLED, None)
-                assert not world.waiter or world.client.run(world.waiter).holds_key  # noqa: B023
+                assert not world.waiter or world.client.run(world.waiter).holds_key
 
         process.strike_at(what, n, phase, cancel)
         world.go(host, process)
@@ -257,9 +257,9 @@ def test_workflow_timeout(worlds: Worlds, case: Case, host: str, kind: str) -> N
         at: list[tuple[Status, int]] = []
 
         def pass_time() -> None:
-            run = world.run()  # noqa: B023
-            at.append((run.status if run is not None else Status.COMPLETED, len(world.effects)))  # noqa: B023
-            world.now += 7_200_000  # noqa: B023
+            run = world.run()
+            at.append((run.status if run is not None else Status.COMPLETED, len(world.effects)))
+            world.now += 7_200_000
 
         process.strike_at(what, n, phase, pass_time)
         world.go(host, process)

@@ -188,10 +188,10 @@ def events_in(tree: list[Tree], path: str) -> dict[str, Any]:
         elif kind in ("call", "failing call"):
             found |= events_in(rest[0], f"{name}c")
         trees = {
-            "parallel": lambda: rest[0],  # noqa: B023
-            "fail_fast": lambda: [*rest[0], rest[1]],  # noqa: B023
-            "complete_all": lambda: [*rest[1], *rest[0]],  # noqa: B023
-            "race": lambda: [*([("long",), *tree] for tree in rest[0]), rest[1]],  # noqa: B023
+            "parallel": lambda: rest[0],
+            "fail_fast": lambda: [*rest[0], rest[1]],
+            "complete_all": lambda: [*rest[1], *rest[0]],
+            "race": lambda: [*([("long",), *tree] for tree in rest[0]), rest[1]],
         }.get(kind, list)()
         for branch, inner in enumerate(trees):
             found |= events_in(list(inner), f"{name}b{branch}")

@@ -184,9 +184,7 @@ def test_many_starts_in_one_transaction(durable: Durable, app: apsw.Connection) 
     assert again.run_id == first.run_id
     app.execute("COMMIT")
     told_of = heard.wait(7)
-    assert sorted(told_of) == sorted(
-        ["run.started"] * 3 + ["key.duplicate"] * 2 + ["run.cancelled", "key.handoff"]
-    )
+    assert sorted(told_of) == sorted(["run.started"] * 3 + ["key.duplicate"] * 2 + ["run.cancelled", "key.handoff"])
     assert durable.check() == []
 
 

@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 import pytest
-from enginekit import FINISHED, define_job, dead_owner, duplicates, live_owner, own, put, snapshot, told
+from enginekit import FINISHED, dead_owner, define_job, duplicates, live_owner, own, put, snapshot, told
 
 from durable_cli import Context, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
 from durable_cli.core.clocks import LEAP_MS, STEP_MS, Mark, suspect
@@ -30,7 +30,9 @@ def test_an_old_holder_is_deleted_and_its_key_is_free(durable: Durable, clock: A
     young = put(durable, job, status, key="l")
     clock.advance(30 * DAY)
     durable._engine.database.write(
-        lambda tx: tx.change("UPDATE durable_runs SET finished_at = :now WHERE public_id = :id", now=clock.now, id=young)
+        lambda tx: tx.change(
+            "UPDATE durable_runs SET finished_at = :now WHERE public_id = :id", now=clock.now, id=young
+        )
     )
     before = snapshot(durable)
     assert durable.prune(older_than="30d", dry_run=True).runs == 0, "thirty days are not more than thirty days"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from durable_cli.definition import definitions, forget
 
-PAGE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "workflows.md").read_text()
 
 
 def _blocks() -> Iterator[tuple[str, str]]:
@@ -63,10 +65,11 @@ def test_an_example_does_what_it_says(code: str, tmp_path: Path, monkeypatch: py
     compile(code, "<block>", "exec")
     if "\ndef test_" in code:
         (tmp_path / "test_page.py").write_text(code)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_page.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "durable_cli.pytest_plugin"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert " passed" in done.stdout
+        assert "2 passed" in done.stdout
         return
     path = tmp_path / "page.py"
     path.write_text(code)

@@ -165,9 +165,7 @@ class Process:
 def claims_kept(process: Process) -> Iterator[None]:
     """What `durable run` would execute now is only claimed: the machine executes it, when it likes."""
 
-    def keep(
-        engine: Any, _: Any, claim: Claim, result: Any, watch: Any, *, ended: bool
-    ) -> Execution:
+    def keep(engine: Any, _: Any, claim: Claim, result: Any, watch: Any, *, ended: bool) -> Execution:
         process.claims[claim.run_id] = claim
         run = process.durable.run(result.run_id if result else claim.run_id)
         return Execution(result, run, executed=True)
@@ -245,9 +243,7 @@ class KeyMachine(RuleBasedStateMachine):
         wanted = self.model.start(new, name, key, value, policy, delay=at)
         process = self.processes[who]
         try:
-            answer = process.durable.start(
-                self.flows[name], value, key=key, on_duplicate=policy, delay=delay
-            )
+            answer = process.durable.start(self.flows[name], value, key=key, on_duplicate=policy, delay=delay)
             got = str(answer.outcome), answer.run_id
         except KeyTaken as taken:
             got = "taken", taken.holder_id

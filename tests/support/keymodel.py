@@ -198,9 +198,7 @@ class Model:
             self._make(new, holder["workflow"], holder["key"], value, behind=holder["id"], at=at)
             self.seen["run_again: queued"] += 1
             return "queued", new, orphan and self._claim(holder, by)
-        self._duplicate(
-            holder, "run_again", value, waiting["input"], lost=waiting["input"], runs_after=waiting["id"]
-        )
+        self._duplicate(holder, "run_again", value, waiting["input"], lost=waiting["input"], runs_after=waiting["id"])
         waiting["input"] = self._newer(waiting, value)
         if at is not None:
             waiting["due"] = max(at, waiting["due"] or 0)
@@ -413,7 +411,7 @@ class Model:
         return True
 
     def retry(self, run: Run) -> str:
-        """"ok", "status" (refused for its status) or the id of the run that has the key."""
+        """ "ok", "status" (refused for its status) or the id of the run that has the key."""
         if run["status"] not in ("failed", "cancelled"):
             return "status"
         if run["key"] is not None and not run["holds"]:
@@ -424,9 +422,7 @@ class Model:
             if newer is not None:
                 newer["holds"] = False
             self.seen["retry: took the key back"] += 1
-            self._tell(
-                "key_retaken", run["workflow"], run["key"], run["id"], {"from": newer["id"] if newer else None}
-            )
+            self._tell("key_retaken", run["workflow"], run["key"], run["id"], {"from": newer["id"] if newer else None})
             run["holds"] = True
         run.update(status="pending", finished=None, crashes=0, debounced=False, error=None)
         self._due(run, self.now)
@@ -494,7 +490,14 @@ class Model:
     # -- activity ----------------------------------------------------------------------------------------------------
 
     def _duplicate(
-        self, holder: Run, outcome: str, value: int, other: int, *, lost: int | None = None, runs_after: str | None = None
+        self,
+        holder: Run,
+        outcome: str,
+        value: int,
+        other: int,
+        *,
+        lost: int | None = None,
+        runs_after: str | None = None,
     ) -> None:
         changed = value != other
         details: dict[str, Any] = {"outcome": outcome, "input_changed": changed}
