@@ -208,7 +208,7 @@ def _look(tx: Tx, engine: Engine) -> _Seen:
         workers=[worker for worker in owner_rows.workers(tx) if engine.alive(worker)],
         orphans=[run for run in runs.owned(tx) if run.owner is not None and not engine.alive(run.owner.id)],
         late=[run for run in runs.due(tx, now - LATE_MS, 1000) if run.note is None],
-        ahead=health.ahead(tx),
+        ahead=health.ahead(tx, now),
         noted=health.noted(tx),
         too_long=runs.held_too_long(tx, now, 1000),
         keys=lookup.keys(tx, now=now, alive=engine.alive, workflow=None, held=True, stuck_ms=STUCK_MS),

@@ -333,9 +333,9 @@ def table(
     width: int,
     colour: bool,
     ascii_only: bool,
-    tight: bool = False,
+    widths: Sequence[int] | None = None,
 ) -> str:
-    """A table for a terminal, `tight`: with little between its columns.
+    """A table for a terminal. `widths`: of its columns, between which there is little; what is there has to fit.
 
     Cells are texts that are ready to be shown, or (text, colour).
     """
@@ -344,16 +344,16 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=ASCII2 if ascii_only else SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=tight)
-    for column in columns:
-        grid.add_column(Text(column), overflow="fold")
+    grid = Table(box=ASCII2 if ascii_only else SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=bool(widths))
+    for number, column in enumerate(columns):
+        grid.add_column(Text(column), overflow="fold", width=widths[number] if widths else None)
     for row in rows:
         cells = [(entry, "") if isinstance(entry, str) else entry for entry in row]
         grid.add_row(*(Text(ascii_text(text) if ascii_only else text, style=style) for text, style in cells))
     buffer = io.StringIO()
     console = Console(
         file=buffer,
-        width=width,
+        width=max(width, sum(widths) + 3 * len(widths)) if widths else width,
         force_terminal=colour,
         color_system="standard" if colour else None,
         no_color=not colour,

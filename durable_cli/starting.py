@@ -103,10 +103,18 @@ class _Start:
         return self.request.merged[1]
 
     def note_duplicate(
-        self, holder: Run, outcome: str, *, other: str, lost: str | None = None, runs_after: str | None = None
+        self,
+        holder: Run,
+        outcome: str,
+        *,
+        other: str,
+        lost: str | None = None,
+        newer: str | None = None,
+        runs_after: str | None = None,
     ) -> None:
-        """Record the duplicate. `other`: the input that the start's is compared with; `lost`: what will not run."""
-        changed = not same_value(self.request.input, other)
+        """Record the duplicate. `other`: the input that the start's (or, merged, what takes its place) is compared
+        with; `lost`: what will not run."""
+        changed = not same_value(self.request.input if newer is None else newer, other)
         activity.duplicate(
             self.tx,
             at=self.now,
@@ -160,7 +168,7 @@ def _debounce(it: _Start, holder: Run) -> Started:
     policies = it.request.policies
     assert policies.debounce_ms is not None
     newer = it.newer_input(holder)
-    it.note_duplicate(holder, "debounced", other=holder.input, lost=holder.input)
+    it.note_duplicate(holder, "debounced", other=holder.input, lost=holder.input, newer=newer)
     due_at = debounce_due(
         now=it.now, first=holder.created_at, period_ms=policies.debounce_ms, timeout_ms=policies.debounce_timeout_ms
     )
@@ -201,7 +209,7 @@ def _apply(it: _Start, decision: arbitration.Decision, holder: Run | None) -> St
         return _existing(it, holder, adopt=decision.adopt)
     if action is Action.MERGE_HOLDER:
         newer = it.newer_input(holder)
-        it.note_duplicate(holder, "run_again", other=holder.input, lost=holder.input)
+        it.note_duplicate(holder, "run_again", other=holder.input, lost=holder.input, newer=newer)
         _take_newer(it, holder, newer)
         claim = it.claim(runs.get(it.tx, holder.row_id)) if decision.adopt else None
         return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
@@ -285,7 +293,9 @@ def _wait_behind(it: _Start, holder: Run, *, adopt: bool) -> Started:
     else:
         outcome = Outcome.MERGED
         newer = it.newer_input(waiting)
-        it.note_duplicate(holder, "run_again", other=waiting.input, lost=waiting.input, runs_after=waiting.id)
+        it.note_duplicate(
+            holder, "run_again", other=waiting.input, lost=waiting.input, newer=newer, runs_after=waiting.id
+        )
         _take_newer(it, waiting, newer)
     claim = it.claim(holder) if adopt else None
     return Started(it.result(outcome, waiting.id, holder), claim=claim)

@@ -11,8 +11,8 @@ Cell = str | tuple[str, str]
 
 _WHOLE: Final = frozenset({
     "run", "holder", "waiting", "status", "created", "held", "when", "runs", "id", "owner", "unfinished", "schedules",
-    "re-adds 24h", "keys held", "fires", "skips", "missed", "due", "fired", "outcome", "asked", "until", "next",
-    "last skip", "run_id", "holder_id", "waiting_id", "runs_after_id",
+    "re-adds 24h", "keys held", "fires", "skips", "missed", "due", "fired", "outcome", "asked", "until", "cron",
+    "last skip", "reuse", "duplicates", "run_id", "holder_id", "waiting_id", "runs_after_id",
 })  # fmt: skip
 """Columns that are never cut."""
 _FROM_THE_LEFT: Final = frozenset({"code"})
@@ -31,20 +31,23 @@ def drop_empty(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[
 
 def fit(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, width: int, ascii_only: bool
-) -> tuple[list[list[Cell]], bool, int]:
-    """The rows, cut so that a line has at most `width` cells if that can be; is it tight; the width that is needed."""
+) -> tuple[list[list[Cell]], list[int] | None]:
+    """The rows, cut so that a line has at most `width` cells if that can be, and the widths of the columns then.
+
+    None for the widths: nothing had to be cut.
+    """
     from rich.cells import cell_len
 
     if ascii_only:
         rows = [[_with(cell, render.ascii_text(_text(cell))) for cell in row] for row in rows]
     heads = [max((cell_len(word) for word in name.split()), default=0) for name in columns]
-    widths = [max([len(name), *(cell_len(_text(row[at])) for row in rows)]) for at, name in enumerate(columns)]
+    widths = [max([len(name), *(_cells(_text(row[at])) for row in rows)]) for at, name in enumerate(columns)]
     full = sum(widths) + _GAP * (len(columns) - 1)
     if full <= width:
-        return [list(row) for row in rows], False, full
+        return [list(row) for row in rows], None
     room = width - _TIGHT_GAP * (len(columns) - 1)
     for at, head in enumerate(heads):  # headings may wrap between words
-        widths[at] = max([head, *(cell_len(_text(row[at])) for row in rows)])
+        widths[at] = max([head, *(_cells(_text(row[at])) for row in rows)])
     cuttable = [at for at, name in enumerate(columns) if name not in _WHOLE]
     while cuttable and sum(widths) > room:
         widest = max(cuttable, key=lambda one: widths[one] - max(_LEAST, heads[one]))
@@ -58,7 +61,14 @@ def fit(
         ]
         for row in rows
     ]
-    return cut, True, sum(widths) + _TIGHT_GAP * (len(columns) - 1)
+    return cut, widths
+
+
+def _cells(text: str) -> int:
+    """The cells of its longest line."""
+    from rich.cells import cell_len
+
+    return max(cell_len(line) for line in text.split("\n"))
 
 
 def _text(cell: Cell) -> str:
@@ -73,8 +83,10 @@ def _clip(text: str, width: int, ascii_only: bool, *, left: bool) -> str:
     """At most `width` cells of a terminal (a character of CJK has two)."""
     from rich.cells import cell_len
 
-    if cell_len(text) <= width:
+    if _cells(text) <= width:
         return text
+    if "\n" in text:
+        return "\n".join(_clip(line, width, ascii_only, left=left) for line in text.split("\n"))
     mark = "..." if ascii_only else "…"
     kept = text
     while kept and cell_len(kept) + len(mark) > width:

@@ -178,14 +178,14 @@ class Session:
                 out.say(empty)
             return
         names, kept = fitting.drop_empty(columns, rows)
-        cut, tight, needed = fitting.fit(names, kept, width=out.width(), ascii_only=out.ascii_only)
+        cut, widths = fitting.fit(names, kept, width=out.width(), ascii_only=out.ascii_only)
         text = render.table(
             names,
             cut,
-            width=max(needed, out.width()),
+            width=out.width(),
             colour=out.colour(out.terminal_out),
             ascii_only=out.ascii_only,
-            tight=tight,
+            widths=widths,
         )
         out.answer(text)
 

@@ -34,10 +34,10 @@ def needed(tx: Tx) -> list[dict[str, Any]]:
     return tx.rows(_NEEDED)
 
 
-def ahead(tx: Tx) -> int:
-    """How many unfinished runs without an owner are due, or will be by the time alone."""
+def ahead(tx: Tx, now: int) -> int:
+    """How many unfinished runs without an owner will be due by the time alone."""
     sql = (
         "SELECT count(*) FROM durable_runs WHERE finished_at IS NULL AND owner_id IS NULL"
-        " AND due_at IS NOT NULL AND runs_after_id IS NULL"
+        " AND due_at > :now AND runs_after_id IS NULL AND note IS NULL"
     )
-    return int(tx.value(sql) or 0)
+    return int(tx.value(sql, now=now) or 0)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from bothways import KINDS, define, step_of
+from bothways import KINDS, define, drive, step_of
 from enginekit import Boom
 
 from durable_cli import Durable, KeyTaken, Retry, Run, Status, StepFailed
@@ -326,10 +326,12 @@ def test_replayed_branches_that_go_another_way(durable: Durable, kind: str, way:
     async def branch(ctx: Any) -> Any:
         name = "other" if other and way == "another" else "one"
         first = await ctx.run(name, it.do(name))
-        if way in ("more", "winner") and other:
+        if way == "more" and other:
             await ctx.run("extra", it.do("extra"))
         if not (way == "fewer" and other):
             await ctx.run("two", it.do("two"))
+        if way == "winner" and other:  # no record stands against it, but the winner had been over
+            await ctx.run("extra", it.do("extra"))
         return first
 
     async def failing(ctx: Any) -> Any:
@@ -395,6 +397,46 @@ def test_a_context_used_in_the_wrong_branch(durable: Durable, kind: str, way: st
     assert (run.status, error_of(run)[0]) == (Status.FAILED, "ConcurrentOperation")
     assert "branch '/1:first'" in error_of(run)[1] or way == "outer"
     assert it.counts["c"] == 0
+
+
+def test_a_context_used_when_its_branch_is_over(durable: Durable, kind: str) -> None:
+    """By a thread or a task that the branch left behind: what it did would be on no pass but this one."""
+    it = Steps(kind)
+
+    async def body(ctx: Any) -> Any:
+        over: Any = asyncio.Event() if kind == "async" else threading.Event()
+        left: list[Any] = []
+
+        async def branch(inner: Any) -> Any:
+            async def later() -> None:
+                if kind == "async":
+                    await over.wait()
+                else:
+                    over.wait()
+                try:
+                    await inner.run("late", it.do("late"))
+                except Exception:
+                    pass
+
+            if kind == "async":
+                left.append(asyncio.ensure_future(later()))
+            else:
+                left.append(threading.Thread(target=lambda: drive(later())))
+                left[0].start()
+            return await inner.run("a", it.do("a"))
+
+        await ctx.parallel({"branch": branch})
+        over.set()
+        if kind == "async":
+            await left[0]
+        else:
+            left[0].join()
+        return "swallowed"
+
+    run = durable.execute(define(kind, body)).run
+    assert (run.status, error_of(run)[0]) == (Status.FAILED, "ConcurrentOperation")
+    assert "which has ended" in error_of(run)[1]
+    assert it.counts["late"] == 0
 
 
 def test_a_swallowed_rest_in_a_branch_is_raised_again(durable: Durable, kind: str) -> None:

@@ -157,7 +157,7 @@ class Model:
 
     def _debounce(self, holder: Run, value: int, by: str | None, at: int | None) -> tuple[str, str, bool]:
         rules = self.rules[holder["workflow"]]
-        self._duplicate(holder, "debounced", value, holder["input"], lost=holder["input"])
+        self._duplicate(holder, "debounced", self._newer(holder, value), holder["input"], lost=holder["input"])
         due = self.now + rules["period"]
         if rules["cap"] is not None and holder["created"] + rules["cap"] < due:
             due = max(self.now, holder["created"] + rules["cap"])
@@ -186,7 +186,7 @@ class Model:
         self, new: str, holder: Run, value: int, by: str | None, orphan: bool, at: int | None
     ) -> tuple[str, str, bool]:
         if not holder["begun"]:
-            self._duplicate(holder, "run_again", value, holder["input"], lost=holder["input"])
+            self._duplicate(holder, "run_again", self._newer(holder, value), holder["input"], lost=holder["input"])
             holder["input"] = self._newer(holder, value)
             if at is not None and holder["due"] < at:
                 self._due(holder, at)
@@ -198,8 +198,9 @@ class Model:
             self._make(new, holder["workflow"], holder["key"], value, behind=holder["id"], at=at)
             self.seen["run_again: queued"] += 1
             return "queued", new, orphan and self._claim(holder, by)
-        self._duplicate(holder, "run_again", value, waiting["input"], lost=waiting["input"], runs_after=waiting["id"])
-        waiting["input"] = self._newer(waiting, value)
+        newer, older = self._newer(waiting, value), waiting["input"]
+        self._duplicate(holder, "run_again", newer, older, lost=older, runs_after=waiting["id"])
+        waiting["input"] = newer
         if at is not None:
             waiting["due"] = max(at, waiting["due"] or 0)
         self.seen["run_again: merged into the waiting run"] += 1
