@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from keymachine import SEEN, KeyMachine
+from keymachine import KeyMachine
+from keyworld import SEEN
 
 from durable_cli import settling, starting
 from durable_cli.core import arbitration
@@ -233,7 +234,7 @@ def main(argv: list[str]) -> int:
         print(f"mutants killed {len(MUTANTS) - len(left)}/{len(MUTANTS)} ({time.monotonic() - began:.0f} s)")
         return 1 if left else 0
     rules, violations = soak(options.rules, options.seed)
-    for name in hardly_seen(max(1, rules // 10_000)):
+    for name in hardly_seen(max(1, rules // 50_000)):
         violations += 1
         print(f"hardly ever: {name} ({SEEN[name]})", file=sys.stderr)
     figures = f"{SEEN['examples']} examples, {SEEN['starts']} starts, {SEEN['turns']} turns, seed {options.seed}"

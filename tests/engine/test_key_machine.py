@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from enginekit import dead_owner, live_owner, own, put, told
-from keymachine import SEEN
+from keyworld import SEEN
 
 from durable_cli import Context, Debounce, Durable, Retry, workflow
 

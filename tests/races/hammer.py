@@ -194,7 +194,7 @@ def hammer(folder: Path, seconds: float) -> tuple[int, list[str]]:
         wrong.append(f"{len(runs)} runs, but {made} starts were told that they made one")
     if len(told) != starts - said["created"]:
         wrong.append(f"{len(told)} duplicates in the activity, {starts} starts, {said['created']} created")
-    if looks < int(seconds) - 1:
+    if looks < seconds / 2:
         wrong.append(f"looked only {looks} times")
     wrong += [f"never: {one}" for one in ("created", "existing", "replaced", "taken", "event_sent") if not said[one]]
     return sum(said.values()), wrong
