@@ -344,7 +344,9 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=ASCII2 if ascii_only else SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=bool(widths))
+    grid = Table(
+        box=ASCII2 if ascii_only else SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=bool(widths)
+    )
     for number, column in enumerate(columns):
         grid.add_column(Text(column), overflow="fold", width=widths[number] if widths else None)
     for row in rows:
