@@ -26,12 +26,12 @@ def _claim(durable: Durable, run_id: str) -> Claim:
     return engine.write_as_owner(write)
 
 
-@workflow(name="child", reuse="after_failure")
+@workflow(name="kept_child", reuse="after_failure")
 def child(ctx: Any, what: Any = None) -> Any:
     return ctx.run("work", lambda: what)
 
 
-@workflow(name="parent")
+@workflow(name="asking_parent")
 def parent(ctx: Any) -> str:
     try:
         return f"got {ctx.call(child, 2, key='k', on_duplicate='run_again')}"
@@ -47,7 +47,7 @@ def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable
     asker = durable.start(parent).run_id
     durable.tick()
     assert durable.run(asker).status is Status.WAITING
-    waiting = next(run.id for run in durable.runs(workflow="child") if run.id != first)
+    waiting = next(run.id for run in durable.runs(workflow="kept_child") if run.id != first)
     assert durable.run(waiting).runs_after_id == first
     if end == "completed":
         take_turn(durable._engine, holder, child.definition)
@@ -84,7 +84,7 @@ def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable
 def test_the_end_of_a_child_is_not_pruned_before_it_was_seen(durable: Durable, clock: Any) -> None:
     asker = durable.start(parent).run_id
     take_turn(durable._engine, _claim(durable, asker), parent.definition, stay=False)
-    found = next(run.id for run in durable.runs(workflow="child"))
+    found = next(run.id for run in durable.runs(workflow="kept_child"))
     take_turn(durable._engine, _claim(durable, found), child.definition, stay=False)
     clock.advance(1000)
     assert durable.prune(older_than=0, dry_run=True).runs == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from durable_cli.definition import definitions, forget
+from durable_cli.definition import definitions, forget, register
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "workflows.md").read_text()
@@ -32,17 +32,16 @@ BLOCKS = list(_blocks())
 
 
 @pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file of its own, no proxy, and no workflow that the next example would meet."""
-    monkeypatch.setenv("DURABLE_DB", str(tmp_path / "durable.db"))
-    monkeypatch.chdir(tmp_path)
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+def _no_other_definitions() -> Iterator[None]:
+    """The page's programs are programs of their own: what other tests imported (examples/backup.py) is not there."""
+    others = definitions()
+    for definition in others:
+        forget(definition.name)
     yield
     for definition in definitions():
-        if Path(definition.location.file).is_relative_to(tmp_path.resolve()):
-            forget(definition.name)
+        forget(definition.name)
+    for definition in others:
+        register(definition)
 
 
 def test_every_block_is_found() -> None:
