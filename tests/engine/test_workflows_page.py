@@ -32,8 +32,13 @@ BLOCKS = list(_blocks())
 
 
 @pytest.fixture(autouse=True)
-def _no_other_definitions() -> Iterator[None]:
-    """The page's programs are programs of their own: what other tests imported (examples/backup.py) is not there."""
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file of its own, no proxy, and no workflow but the example's: others may have imported examples/backup.py."""
+    monkeypatch.setenv("DURABLE_DB", str(tmp_path / "durable.db"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
     others = definitions()
     for definition in others:
         forget(definition.name)
