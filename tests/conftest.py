@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,18 @@ def _own_definitions() -> Iterator[None]:
     for definition in definitions.definitions():
         if definition.name not in before:
             definitions.forget(definition.name)
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Modules that a test loaded from a temporary folder are gone after it: the next test has a `flows` of its own."""
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    temporary = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(temporary):
+            del sys.modules[name]
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

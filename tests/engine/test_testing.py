@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin import plugin_options
 
 import durable_cli
 from durable_cli import AsyncContext, Context, KeyTaken, Retry, workflow
@@ -479,7 +480,7 @@ def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_the_fixture_in_a_project_of_a_user(tmp_path):
     """As an installed plugin: the fixture, the marker with options, and a private DURABLE_DB."""
     (tmp_path / "test_flows.py").write_text(USERS_TESTS)
-    ended = _pytest(tmp_path, "-p", "durable_cli.pytest_plugin")
+    ended = _pytest(tmp_path, *plugin_options())
     assert "3 passed" in ended.stdout, ended.stdout
     assert "1 failed" in ended.stdout
     assert "Failed: seen by the step" in ended.stdout
@@ -494,7 +495,7 @@ def test_the_plugin_costs_nothing_where_it_is_not_used(tmp_path):
         "    assert ours == {'durable_cli', 'durable_cli.pytest_plugin'}\n"
         "    assert not {'apsw', 'pydantic', 'rich', 'typer'} & set(sys.modules)\n"
     )
-    ended = _pytest(tmp_path, "-p", "durable_cli.pytest_plugin")
+    ended = _pytest(tmp_path, *plugin_options())
     assert "1 passed" in ended.stdout, ended.stdout
 
 

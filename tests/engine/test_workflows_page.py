@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from plugin import plugin_options
 
 from durable_cli.definition import definitions, forget, register
 
@@ -69,7 +70,7 @@ def test_an_example_does_what_it_says(code: str, tmp_path: Path, monkeypatch: py
     compile(code, "<block>", "exec")
     if "\ndef test_" in code:
         (tmp_path / "test_page.py").write_text(code)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "durable_cli.pytest_plugin"]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin_options()]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
