@@ -197,7 +197,8 @@ def shared_loop() -> Iterator[None]:
     from concurrent.futures import ThreadPoolExecutor
 
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="durable-async"))
+    executor = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="durable-async")
+    loop.set_default_executor(executor)
     thread = threading.Thread(target=loop.run_forever, name="durable-loop", daemon=True)
     thread.start()
     _loop = loop
@@ -207,6 +208,9 @@ def shared_loop() -> Iterator[None]:
         _loop = None
         asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
         thread.join(1.0)
+        executor.shutdown(wait=False)
+        if not thread.is_alive():
+            loop.close()
 
 
 async def _cancel_all() -> None:

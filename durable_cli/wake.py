@@ -7,10 +7,11 @@ Where the path is too long for a socket's address (about 100 bytes), there is no
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 _LONGEST_ADDRESS = 100
 
@@ -66,6 +67,9 @@ class Bell:
                 os.umask(old)
         for each in (*self._sockets, self._outer):
             each.setblocking(False)
+        self._selector = selectors.DefaultSelector()  # not `select`: it ends at the 1024th open file of a process
+        for each in self._sockets:
+            self._selector.register(each, selectors.EVENT_READ)
 
     def ring(self) -> None:
         """Wake the waiting thread."""
@@ -76,10 +80,10 @@ class Bell:
 
     def wait(self, seconds: float) -> bool:
         """Wait until somebody rings, at most so long. Did somebody?"""
-        ready, _, _ = select.select(self._sockets, [], [], max(0.0, seconds))
-        for each in ready:
+        ready = self._selector.select(max(0.0, seconds))
+        for key, _ in ready:
             try:
-                while each.recv(64):
+                while cast(socket.socket, key.fileobj).recv(64):
                     pass
             except OSError:
                 pass  # emptied
@@ -88,5 +92,6 @@ class Bell:
     def close(self) -> None:
         """Nobody waits any more."""
         remove(self._database, self._worker)
+        self._selector.close()
         for each in (*self._sockets, self._outer):
             each.close()
