@@ -42,6 +42,10 @@ def random_id() -> str:
     return secrets.choice(_LETTERS) + "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
+class _Resigned(Exception):
+    """This process is no longer the owner that it was."""
+
+
 class Engine:
     """Binds a file to a clock and to this process as an owner. Thread-safe; after a fork the child is nobody yet."""
 
@@ -116,22 +120,37 @@ class Engine:
         The first one registers the process: its row, then its byte lock, then the commit, so that nobody ever sees
         an owner that does not hold its lock.
         """
+        known = self._owner
+
+        def as_known_owner(tx: Tx) -> T:
+            if self._owner is not known:
+                raise _Resigned
+            return operation(tx, self._owner_id(tx, []))
+
+        with self.listeners.later():
+            if known is not None and known[0] == os.getpid():
+                try:
+                    return self.database.write(as_known_owner, landed=landed)
+                except _Resigned:
+                    pass  # `close` in another thread came between
+            with process.LOCK:  # one at a time, or two threads would each register the process, as two owners
+                return self._write_and_register(operation, landed)
+
+    def _write_and_register(self, operation: Callable[[Tx, int], T], landed: Callable[[Tx], T | None] | None) -> T:
         registered: list[int] = []
 
         def with_owner(tx: Tx) -> T:
             return operation(tx, self._owner_id(tx, registered))
 
-        # One at a time, or two threads would each register the process, as two owners.
-        with self.listeners.later(), process.LOCK:
-            try:
-                result = self.database.write(with_owner, landed=landed)
-            except BaseException:
-                for owner_id in registered:
-                    self.liveness.release(owner_id)
-                raise
+        try:
+            result = self.database.write(with_owner, landed=landed)
+        except BaseException:
             for owner_id in registered:
-                self._owner = (os.getpid(), owner_id)
-            return result
+                self.liveness.release(owner_id)
+            raise
+        for owner_id in registered:
+            self._owner = (os.getpid(), owner_id)
+        return result
 
     def _owner_id(self, tx: Tx, registered: list[int]) -> int:
         if self._owner is not None and self._owner[0] == os.getpid():

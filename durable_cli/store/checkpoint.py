@@ -26,11 +26,11 @@ def shrink_log(database: Database, *, larger_than: int = LARGE) -> bool:
         return False
     with database._alone():
         connection = database._ready()
-        connection.set_busy_handler(None)  # whoever is in the way may be so for long: there is a next time
+        database._at_once = True  # whoever is in the way may be so for long: there is a next time
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error:
             return False
         finally:
-            connection.set_busy_handler(database._busy_handler())
+            database._at_once = False
     return True

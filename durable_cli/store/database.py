@@ -20,6 +20,7 @@ import apsw
 
 from durable_cli.errors import (
     DatabaseCorrupt,
+    DatabaseLocked,
     DatabaseNotFound,
     DatabaseUnusable,
     DiskError,
@@ -30,14 +31,13 @@ from durable_cli.errors import (
     UsageError,
 )
 from durable_cli.store import copying, failures, files, filesystem, guard, joined, library, process, schema
+from durable_cli.store.contention import Contention
 from durable_cli.store.copying import Backup as Backup
 from durable_cli.store.transaction import Notice as Notice
 from durable_cli.store.transaction import Tx as Tx
 
 T = TypeVar("T")
 
-LOCK_DEADLINE = 30.0  # seconds to wait for another process's write
-_PAUSE = (0.0002, 0.003)  # seconds between two looks; drawn at random, or some processes starve (RELIABILITY 1.4)
 _MAX_VALUE = 64 << 20  # bytes
 _JOURNAL_LIMIT = 16 << 20  # bytes the -wal file is cut to when it starts anew
 
@@ -65,12 +65,12 @@ class Database:
             raise DatabaseUnusable(f"{str(path)!r} is not a path: {error}") from None
         self._create = create
         self._vfs = vfs
-        self._sleep = sleep
-        self._dice = dice
+        self._contention = Contention(sleep=sleep, dice=dice)
         self._wanted = wanted
         self.on_commit: Callable[[list[Notice]], None] | None = None
         self._connection: apsw.Connection | None = None
         self._guarded = False
+        self._at_once = False  # whether SQLite comes back at once from a lock that somebody else holds
         self._cookie: int | None = None  # SQLite's number of the schema that was last found to be ours
         self._identities: dict[str, files.Identity | None] = {}
         self._file: files.Identity | None = None  # the database until `close`: claims mean nothing in another one
@@ -114,20 +114,43 @@ class Database:
                 f"this thread holds a write transaction of its own on {self.path}: the call would wait for it for ever",
                 hint="pass connection= where a call takes it, or commit first",
             )
-        with self._alone():
-            connection = self._ready()
+        wait, attempt = self._contention.patience(), 0
+        while True:
+            with self._alone():
+                answer = self._write_now(fn, landed)
+            if not isinstance(answer, DatabaseLocked):
+                return answer
+            # Not with this process's lock in hand: its other threads can read while another process writes.
+            if not wait(attempt):
+                raise answer
+            attempt += 1
+
+    def _write_now(
+        self, fn: Callable[[Tx], T], landed: Callable[[Tx], T | None] | None
+    ) -> tuple[T, list[Notice]] | DatabaseLocked:
+        """`_write`, unless somebody else is writing."""
+        connection = self._ready()
+        self._at_once = True
+        try:
             with self._transaction(connection, "BEGIN IMMEDIATE") as tx:
+                self._at_once = False
                 self._check_schema(tx)
                 result = fn(tx)
                 tx.stand()
                 self._check_identity()
-            failure = self._commit(connection)
-            if failure is None:
-                return result, tx.notices
-            found = self._ask(failure, landed)
-            if found is None:
-                raise failure
-            return found, tx.notices
+        except DatabaseLocked as locked:
+            if self._at_once:
+                return locked
+            raise
+        finally:
+            self._at_once = False
+        failure = self._commit(connection)
+        if failure is None:
+            return result, tx.notices
+        found = self._ask(failure, landed)
+        if found is None:
+            raise failure
+        return found, tx.notices
 
     def back_up(self, target: Path) -> Backup:
         """Copy the file, as it is at this moment, to a new file `target`.
@@ -266,7 +289,10 @@ class Database:
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
-        connection.set_busy_handler(self._busy_handler())  # first: switching to WAL meets other processes
+        wait = self._contention.patience()
+        connection.set_busy_handler(
+            lambda attempt: not self._at_once and wait(attempt)
+        )  # first: switching to WAL meets other processes
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
@@ -310,15 +336,15 @@ class Database:
             self._cookie = cookie
 
     def _use_wal(self, connection: apsw.Connection) -> None:
-        deadline = time.monotonic() + LOCK_DEADLINE
+        wait, attempt = self._contention.patience(), 0
         while True:
             try:
                 mode = connection.pragma("journal_mode", "wal")
                 break
             except apsw.BusyError:  # two that switch at once: SQLite refuses one without asking the busy handler
-                if time.monotonic() >= deadline:
+                if not wait(attempt):
                     raise
-                self._sleep(self._pause())
+                attempt += 1
         if mode != "wal":
             raise DatabaseUnusable(f"{self.path} cannot be used in WAL mode (it stays in mode {mode!r})")
 
@@ -366,26 +392,6 @@ class Database:
                 connection.close()
             except apsw.Error:
                 connection.close(True)
-
-    def _pause(self) -> float:
-        shortest, longest = _PAUSE
-        return shortest + self._dice() * (longest - shortest)
-
-    def _busy_handler(self) -> Callable[[int], bool]:
-        since, slept = 0.0, 0.0
-
-        def busy(attempt: int) -> bool:
-            nonlocal since, slept
-            if attempt == 0:
-                since, slept = time.monotonic(), 0.0
-            if max(slept, time.monotonic() - since) >= LOCK_DEADLINE:
-                return False
-            pause = self._pause()
-            self._sleep(pause)
-            slept += pause
-            return True
-
-        return busy
 
 
 # -- the process ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from bothways import KINDS, define
 from enginekit import (
@@ -36,6 +37,7 @@ from durable_cli.errors import NotResumable
 from durable_cli.model import Claim
 from durable_cli.runner import Gone, take_turn
 from durable_cli.store import transitions
+from durable_cli.store.contention import Contention
 
 # -- the fence -----------------------------------------------------------------------------------------------------
 
@@ -552,6 +554,33 @@ def test_eight_threads_with_one_engine(durable: Durable) -> None:
     owners = durable._engine.database.read(lambda tx: tx.value("SELECT count(*) FROM durable_owners"))
     assert owners == 1
     assert durable.check() == []
+
+
+def test_an_owner_that_waits_for_the_file_lets_other_threads_read(db: Path) -> None:
+    """Once the process is an owner, no thread holds its lock while another process writes."""
+    job = define_job()
+    met, read = threading.Event(), threading.Event()
+
+    def sleep(_: float) -> None:
+        met.set()
+        assert read.wait(10), "nobody could read"
+        if holder.in_transaction:
+            holder.execute("ROLLBACK")
+
+    with Durable(db) as durable:
+        first = durable.execute(job, key="first").run
+        durable._engine.database._contention = Contention(sleep=sleep)
+        holder = apsw.Connection(str(db))
+        holder.execute("BEGIN IMMEDIATE")
+        thread = threading.Thread(target=lambda: durable.execute(job, key="second"), daemon=True)
+        thread.start()
+        assert met.wait(10)
+        assert durable.run(first.id).status == "completed"
+        assert durable.runs(key="second") == []
+        read.set()
+        thread.join(10)
+        assert [run.status for run in durable.runs(key="second")] == ["completed"]
+    holder.close()
 
 
 def test_eight_threads_whose_first_act_is_to_execute(db: Path, clock: Any) -> None:

@@ -378,6 +378,30 @@ def test_a_lock_that_is_never_given_back(path: Path, db: Database) -> None:
     waiting.close()
 
 
+def test_threads_read_while_one_waits_for_another_process(path: Path, db: Database) -> None:
+    """The lock of this process is not held while the lock of the file is waited for."""
+    db.write(put)
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    met, read = threading.Event(), threading.Event()
+
+    def sleep(_: float) -> None:
+        met.set()
+        assert read.wait(10), "nobody could read"
+        if holder.in_transaction:
+            holder.execute("ROLLBACK")
+
+    waiting = Database(path, sleep=sleep)
+    thread = threading.Thread(target=lambda: waiting.write(lambda tx: put(tx, "y")), daemon=True)
+    thread.start()
+    assert met.wait(10)
+    assert waiting.read(names) == ["x"]
+    read.set()
+    thread.join(10)
+    assert waiting.read(names) == ["x", "y"]
+    waiting.close()
+
+
 def test_ctrl_c_ends_the_wait_for_a_lock(path: Path, db: Database) -> None:
     """What is raised while waiting comes out unchanged, and the object can be used afterwards."""
     db.write(put)
