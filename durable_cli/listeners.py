@@ -30,6 +30,9 @@ EVENTS = (
     "run.cancelled",
     "run.compensated",
     "run.compensation_failed",
+    "schedule.missed",
+    "schedule.failed",
+    "schedule.paused",
     "workflow.moved",
 )
 

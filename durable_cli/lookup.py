@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
 from durable_cli.errors import AmbiguousRun, KeyNotFound, RunNotFound
 from durable_cli.model import Activity, Key, Run, Status
@@ -81,22 +81,21 @@ def _key_not_found(key: str, workflow: str | None) -> KeyNotFound:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyDetails:
-    """A key with everything about it. `runs`: all, the holder first, then newest first; `activity`: newest first."""
+class KeyDetails(Key):
+    """A key with everything about it. `all_runs`: the holder first, then newest first; `activity`: newest first."""
 
-    key: Key
-    runs: list[Run]
-    activity: list[Activity]
+    all_runs: list[Run] = field(default_factory=list)
+    activity: list[Activity] = field(default_factory=list)
 
     @property
     def holder(self) -> Run | None:
         """The run that holds the key."""
-        return next((one for one in self.runs if one.holds_key), None)
+        return next((one for one in self.all_runs if one.holds_key), None)
 
     @property
     def waiting(self) -> Run | None:
         """The run that waits behind the holder."""
-        return next((one for one in self.runs if one.runs_after_row is not None), None)
+        return next((one for one in self.all_runs if one.runs_after_row is not None), None)
 
 
 def key_details(tx: Tx, key: str, workflow: str | None, *, now: int, alive: Callable[[int], bool]) -> KeyDetails:
@@ -106,7 +105,9 @@ def key_details(tx: Tx, key: str, workflow: str | None, *, now: int, alive: Call
         raise _key_not_found(key, workflow)
     name = found[0].workflow
     rows = reports.keys(tx, now=now, workflow=name, key=key)
-    return KeyDetails(_key(rows[0], alive), found, reports.activity(tx, workflow=name, key=key))
+    seen = _key(rows[0], alive)
+    facts = {one.name: getattr(seen, one.name) for one in fields(Key)}
+    return KeyDetails(**facts, all_runs=found, activity=reports.activity(tx, workflow=name, key=key))
 
 
 def keys(

@@ -68,6 +68,10 @@ def statuses_of(status: Status | str | Iterable[Status | str]) -> list[Status]:
     return [Status(status)] if isinstance(status, str) else [Status(one) for one in status]
 
 
+def _ms(duration: Duration | None) -> int | None:
+    return None if duration is None else parse_duration(duration)
+
+
 class Reader:
     """A durable file, to look at."""
 
@@ -135,13 +139,13 @@ class Reader:
         status: Status | str | Iterable[Status | str] = (),
         key: str | None = None,
         unfinished: bool = False,
-        since_ms: int | None = None,
+        since: Duration | None = None,
         search: str | None = None,
         limit: int | None = None,
     ) -> list[Run]:
-        """Runs, newest first. `status`: one or several. `since_ms`: started at most so long ago. `search`: words, `key:`, `workflow:`,
+        """Runs, newest first. `status`: one or several. `since`: started at most so long ago. `search`: words, `key:`, `workflow:`,
         `status:`."""
-        since = None if since_ms is None else self._engine.now() - since_ms
+        begin = self._begin(since)
         found = self._read(
             lambda tx: reports.runs(
                 tx,
@@ -149,7 +153,7 @@ class Reader:
                 statuses=statuses_of(status),
                 key=key,
                 unfinished=unfinished,
-                since=since,
+                since=begin,
                 search=search,
                 limit=limit,
             )
@@ -162,18 +166,22 @@ class Reader:
         steps = self._read(lambda tx: history.waiting_of(tx, list(waiting)))
         return {waiting[row]: of_run for row, of_run in steps.items()}
 
-    def keys(self, *, workflow: str | None = None, held: bool = False, stuck_ms: int | None = None) -> list[Key]:
-        """Every key that has runs. `held`: only those with a holder; `stuck_ms`: only unfinished holders older."""
+    def keys(self, *, workflow: str | None = None, held: bool = False, stuck: Duration | None = None) -> list[Key]:
+        """Every key that has runs. `held`: only those with a holder; `stuck`: only unfinished holders older
+        than that, or than their workflow's max_hold."""
         now, alive = self._engine.now(), self._engine.alive
         return self._read(
-            lambda tx: lookup.keys(tx, now=now, alive=alive, workflow=workflow, held=held, stuck_ms=stuck_ms)
+            lambda tx: lookup.keys(tx, now=now, alive=alive, workflow=workflow, held=held, stuck_ms=_ms(stuck))
         )
 
-    def key(self, key: str, *, workflow: str | None = None) -> KeyDetails:
-        """A key: holder, waiting run, all runs, what happened. Raises KeyNotFound, AmbiguousRun."""
+    def key(self, workflow: str | None, key: str) -> KeyDetails:
+        """A key of a workflow (None: of the only one that has runs with it): holder, waiting run, all runs, what happened.
+
+        Raises KeyNotFound, AmbiguousRun.
+        """
         now, alive = self._engine.now(), self._engine.alive
         found = self._read(lambda tx: lookup.key_details(tx, key, workflow, now=now, alive=alive))
-        return replace(found, runs=[self._seen_run(run) for run in found.runs])
+        return replace(found, all_runs=[self._seen_run(run) for run in found.all_runs])
 
     def key_log(self, key: str, *, workflow: str | None = None) -> list[KeyEvent]:
         """All that happened to a key, oldest first, with each dropped or superseded input as a diff.
@@ -202,20 +210,45 @@ class Reader:
         kinds: Iterable[str] = (),
         workflow: str | None = None,
         key: str | None = None,
-        since_ms: int | None = None,
+        since: Duration | None = None,
         limit: int | None = None,
     ) -> list[Activity]:
         """What happened to keys, newest first."""
-        since = None if since_ms is None else self._engine.now() - since_ms
+        begin = self._begin(since)
         return self._read(
-            lambda tx: reports.activity(tx, kinds=list(kinds), workflow=workflow, key=key, since=since, limit=limit)
+            lambda tx: reports.activity(tx, kinds=list(kinds), workflow=workflow, key=key, since=begin, limit=limit)
         )
 
-    def stats(self, *, workflow: str | None = None, since_ms: int | None = None) -> Stats:
+    def activity_page(
+        self,
+        *,
+        after: int | None,
+        kinds: Iterable[str] = (),
+        workflow: str | None = None,
+        key: str | None = None,
+        since: Duration | None = None,
+        limit: int | None = None,
+    ) -> tuple[list[Activity], int]:
+        """What happened, oldest first, and the number to give as `after` next time: so activity is followed.
+
+        With `after=None` the newest `limit` rows; else all that came after that number.
+        """
+        begin = self._begin(since)
+        most = limit if after is None else None
+
+        def look(tx: Tx) -> tuple[list[Activity], int]:
+            rows = reports.activity(
+                tx, after=after or 0, kinds=list(kinds), workflow=workflow, key=key, since=begin, limit=most
+            )
+            return rows[::-1], reports.newest_activity(tx)
+
+        return self._read(look)
+
+    def stats(self, *, workflow: str | None = None, since: Duration | None = None) -> Stats:
         """Counts: runs by status, keys held, duplicates by outcome, dropped inputs, hand-offs."""
-        since = None if since_ms is None else self._engine.now() - since_ms
+        begin = self._begin(since)
         now = self._engine.now()
-        return self._read(lambda tx: Stats(**reports.stats(tx, now=now, workflow=workflow, since=since)))
+        return self._read(lambda tx: Stats(**reports.stats(tx, now=now, workflow=workflow, since=begin)))
 
     def logs(self, run: str, *, after: int = 0) -> list[LogEntry]:
         """What a run printed and logged, in pieces; of a long output, its beginning and its end.
@@ -230,7 +263,7 @@ class Reader:
 
     def wait(self, run: str, *, timeout: Duration | None = None, stop: threading.Event | None = None) -> Run:
         """Block until a run is finished. Raises RunNotFound; NotOver when `timeout` is over or `stop` is set."""
-        timeout_ms = None if timeout is None else parse_duration(timeout)
+        timeout_ms = _ms(timeout)
         return self.run(foreground.follow(self._engine, self.run(run).id, timeout_ms=timeout_ms, stop=stop).id)
 
     def workflow(self, name: str) -> Workflow | None:
@@ -264,7 +297,7 @@ class Reader:
 
         Events: key.duplicate, key.handoff, key.release, key.retake, key.prune, key.held_long, key.replay, run.started,
         run.compensating, run.completed, run.failed, run.cancelled, run.compensated, run.compensation_failed,
-        workflow.moved, or "*". The same go to the logger `durable.events` at INFO. A callback that raises is logged
+        schedule.missed, schedule.failed, schedule.paused, workflow.moved, or "*". The same go to the logger `durable.events` at INFO. A callback that raises is logged
         and changes nothing.
         """
         if event != "*" and event not in EVENTS:
@@ -286,6 +319,9 @@ class Reader:
         there already), NotFound (no such directory), DiskFull, DatabaseCorrupt.
         """
         return self._engine.database.back_up(Path(path))
+
+    def _begin(self, since: Duration | None) -> int | None:
+        return None if since is None else self._engine.now() - parse_duration(since)
 
     def _read(self, question: Callable[[Tx], T]) -> T:
         return self._engine.database.read(question)

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from durable_cli import __version__, render
 from durable_cli.cli import (
+    activity,
     check,
     commands,
     crontabs,
@@ -89,7 +90,7 @@ def build() -> Group:
     group.command("show", cls=Command)(workflows.show)
     app.add_typer(group)
     app.command("stats", cls=Command)(keys.stats)
-    app.command("activity", cls=Command)(keys.activity)
+    app.command("activity", cls=Command)(activity.activity)
     app.command("prune", cls=Command)(prune.prune)
     app.command("check", cls=Command)(check.check)
     app.command("doctor", cls=Command)(doctor.doctor)

@@ -1,4 +1,4 @@
-"""Commands about keys: `keys list|show`, stats, activity."""
+"""Commands about keys: `keys list|show`, stats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import typer
 
 from durable_cli import render
 from durable_cli.cli import keyview
-from durable_cli.cli.options import check_choice
+from durable_cli.cli.activity import activity_table
+from durable_cli.cli.options import check_duration
 from durable_cli.cli.runs import Fields, Header, Limit, Since, limit_of, run_table
 from durable_cli.cli.session import Cell, Session
-from durable_cli.core.timing import parse_duration
-from durable_cli.model import Activity, ActivityKind, Key, Stats
+from durable_cli.model import Key, Stats
 
 if TYPE_CHECKING:
     from durable_cli.lookup import KeyDetails
@@ -34,9 +34,9 @@ def list_keys(
 ) -> int:
     """Every key that has runs, the one used last first."""
     session: Session = ctx.obj
-    stuck_ms = None if stuck is None else parse_duration(stuck)
+    stuck = check_duration(stuck)
     client = session.reader(named=False)
-    found = [] if client is None else client.keys(workflow=workflow, held=held, stuck_ms=stuck_ms)
+    found = [] if client is None else client.keys(workflow=workflow, held=held, stuck=stuck)
     found = found[: limit_of(session, limit)]
     session.list(
         [render.key_document(key) for key in found],
@@ -81,7 +81,7 @@ def show(
 ) -> int:
     """One key: its holder, the waiting run, all its runs, and what happened to it."""
     session: Session = ctx.obj
-    details = session.existing().key(key, workflow=workflow)
+    details = session.existing().key(workflow, key)
     session.one(_details_document(details), lambda: _show(session, details), id_field="holder_id")
     return 0
 
@@ -89,17 +89,17 @@ def show(
 def _details_document(details: KeyDetails) -> render.Document:
     holder, waiting = details.holder, details.waiting
     return {
-        **render.key_document(details.key),
+        **render.key_document(details),
         "holder": None if holder is None else render.run_document(holder),
         "waiting": None if waiting is None else render.run_document(waiting),
-        "all_runs": [render.run_document(run) for run in details.runs],
+        "all_runs": [render.run_document(run) for run in details.all_runs],
         "activity": [render.activity_document(row) for row in details.activity],
         "lost_inputs": [keyview.lost_document(lost) for lost in keyview.lost_of(details)],
     }
 
 
 def _show(session: Session, details: KeyDetails) -> None:
-    key, now = details.key, session.now()
+    key, now = details, session.now()
     word = render.status_word(key.status, ascii_only=session.out.ascii_only)
     lines = [f"key        {session.shown_key(key.key)}", f"workflow   {key.workflow}"]
     if key.holder_id is None:
@@ -111,79 +111,19 @@ def _show(session: Session, details: KeyDetails) -> None:
         lines.append(f"waiting    {key.waiting_id}")
     lines.append(f"re-adds    {key.readds_24h} in the last 24 h")
     session.out.answer("\n".join(lines))
-    session.table(*run_table(session, details.runs), "no runs")
+    session.table(*run_table(session, details.all_runs), "no runs")
     if details.activity:
-        session.table(*_activity_table(session, details.activity), "")
+        session.table(*activity_table(session, details.activity), "")
     if lines := keyview.lost_lines(session, keyview.lost_of(details)):
         session.out.answer("\n".join(["inputs that did not run", *lines]))
-
-
-def activity(
-    ctx: typer.Context,
-    kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only this kind. Repeatable.")
-    ] = None,
-    workflow: Workflow = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key.")] = None,
-    since: Since = None,
-    limit: Limit = None,
-    fields: Fields = None,
-    header: Header = False,
-) -> int:
-    """What happened to keys, newest first: duplicates, hand-offs, releases."""
-    session: Session = ctx.obj
-    for given in kind or ():
-        check_choice("--kind", given, [str(known) for known in ActivityKind])
-    since_ms = None if since is None else parse_duration(since)
-    client = session.reader(named=key is not None)
-    found: list[Activity] = []
-    if client is not None:
-        found = client.activity(
-            kinds=kind or (), workflow=workflow, key=key, since_ms=since_ms, limit=limit_of(session, limit)
-        )
-    session.list(
-        [render.activity_document(row) for row in found],
-        render.ACTIVITY_FIELDS,
-        table=lambda: _activity_table(session, found),
-        empty="no activity",
-        chosen=fields,
-        header=header,
-        id_field="run_id",
-    )
-    return 0
-
-
-def _activity_table(session: Session, rows: list[Activity]) -> tuple[list[str], list[list[Cell]]]:
-    now, plain = session.now(), session.out.ascii_only
-
-    def told(details: dict[str, object]) -> str:
-        words = [
-            f"{name}={value if isinstance(value, str) and name != 'input' else render.compact(value)}"
-            for name, value in details.items()
-            if value is not None and value is not False
-        ]
-        return render.clip(session.shown(" ".join(words)), 100, ascii_only=plain)
-
-    cells: list[list[Cell]] = [
-        [
-            render.age(row.at, now),
-            row.kind.replace("_", " "),
-            row.workflow,
-            session.shown_key(row.key),
-            row.run_id or "-",
-            told(row.details),
-        ]
-        for row in rows
-    ]
-    return ["when", "what", "workflow", "key", "run", "details"], cells
 
 
 def stats(ctx: typer.Context, workflow: Workflow = None, since: Since = None) -> int:
     """Counts: runs by status, keys held, starts that met a taken key."""
     session: Session = ctx.obj
-    since_ms = None if since is None else parse_duration(since)
+    since = check_duration(since)
     client = session.reader(named=False)
-    document = stats_document(None if client is None else client.stats(workflow=workflow, since_ms=since_ms))
+    document = stats_document(None if client is None else client.stats(workflow=workflow, since=since))
     session.one(document, lambda: _show_stats(session, document), id_field="keys")
     return 0
 

@@ -50,7 +50,7 @@ def lost_of(details: KeyDetails) -> list[Lost]:
     """The inputs of a key that did not run, newest first."""
     from durable_cli.keylog import lost_inputs
 
-    return lost_inputs(details.activity[::-1], details.runs)[::-1]
+    return lost_inputs(details.activity[::-1], details.all_runs)[::-1]
 
 
 def document(details: KeyDetails) -> render.Document:
@@ -64,7 +64,7 @@ def document(details: KeyDetails) -> render.Document:
                 "runs_after_id": run.runs_after_id,
                 "created_at": render.iso(run.created_at),
             }
-            for run in details.runs
+            for run in details.all_runs
         ],
         "readds": _readds(details),
         "lost_inputs": [lost_document(lost) for lost in lost_of(details)],
@@ -84,9 +84,9 @@ def _readds(details: KeyDetails) -> dict[str, int]:
 def run_lines(session: Session, details: KeyDetails) -> list[str]:
     """The key view of a run for a person."""
     lines = []
-    if len(details.runs) > 1:
-        lines.append(f"key's runs {len(details.runs)} (durable keys show)")
-        for run in details.runs[:_SHOWN_RUNS]:
+    if len(details.all_runs) > 1:
+        lines.append(f"key's runs {len(details.all_runs)} (durable keys show)")
+        for run in details.all_runs[:_SHOWN_RUNS]:
             word = render.status_word(str(run.status), ascii_only=session.out.ascii_only)
             holds = "  holds the key" if run.holds_key else ""
             lines.append(f"  {run.id}  {word}  {render.age(run.created_at, session.now())}{holds}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from durable_cli import render
+from durable_cli.cli.following import follow
 from durable_cli.cli.runs import Fields, Header, RunArgument, RunKey, RunWorkflow
 from durable_cli.cli.session import Session, check_run_options
 from durable_cli.places import COMMANDS
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from durable_cli.logs import Line
 
 _FIELDS: Final = ("at", "step", "branch", "seq", "attempt", "stream", "text")
-_LOOK_EVERY_S: Final = 0.3
 
 
 def show_logs(
@@ -26,7 +25,7 @@ def show_logs(
     run: RunArgument = None,
     key: RunKey = None,
     workflow: RunWorkflow = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    following: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
     fields: Fields = None,
     header: Header = False,
 ) -> int:
@@ -35,7 +34,7 @@ def show_logs(
     check_run_options(run, key, workflow)
     client = session.existing()
     found = session.run(client, run, key, workflow)
-    if follow:
+    if following:
         return _follow(session, client, found.id)
     from durable_cli.logs import lines_of
 
@@ -45,8 +44,10 @@ def show_logs(
     if known is not None and known.location.file == COMMANDS:
         nothing = f"run {found.id}: nothing was kept (what a command prints on a terminal is not)"
     if session.out.format in (None, "table"):
-        _print(session, lines, None)
-        if not lines:
+        texts, _ = _texts(session, lines, None)
+        if texts:
+            session.out.answer("\n".join(texts))
+        else:
             session.out.note(nothing)
         return 0
     session.list(
@@ -66,18 +67,22 @@ def _follow(session: Session, client: Durable, run_id: str) -> int:
 
     lines, after = Lines(), 0
     last: tuple[object, ...] | None = None
-    while True:
+
+    def look() -> tuple[list[str], bool]:
+        nonlocal after, last
         finished = client.run(run_id).finished  # before the look at the log: what came before the end is there
         entries = client.logs(run_id, after=after)
         whole = [*lines.feed(entries), *(lines.rest() if finished else ())]
         after = entries[-1].end if entries else after
-        last = _print(session, whole, last)
-        if finished or session.out.reader_is_gone():
-            return 0
-        time.sleep(_LOOK_EVERY_S)
+        texts, last = _texts(session, whole, last)
+        return texts, finished
+
+    return follow(session.out, look)
 
 
-def _print(session: Session, lines: list[Line], last: tuple[object, ...] | None) -> tuple[object, ...] | None:
+def _texts(
+    session: Session, lines: list[Line], last: tuple[object, ...] | None
+) -> tuple[list[str], tuple[object, ...] | None]:
     """Lines for a person, or one JSON document a line. On a terminal a heading tells whose they are."""
     out = session.out
     texts: list[str] = []
@@ -90,9 +95,7 @@ def _print(session: Session, lines: list[Line], last: tuple[object, ...] | None)
             texts.append(_heading(session, line))
         last = place
         texts.append(session.shown(line.text))
-    if texts:
-        out.answer("\n".join(texts))
-    return last
+    return texts, last
 
 
 def _heading(session: Session, line: Line) -> str:

@@ -20,6 +20,7 @@ from typer._click.exceptions import UsageError as ParseError
 from typer._click.parser import _OptionParser, _ParsingState
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from durable_cli.core.timing import parse_duration
 from durable_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ def check_choice(option: str, given: str | None, values: Sequence[str]) -> None:
         raise UsageError(
             f"{option} is one of {', '.join(values)}; not {given!r}", hint=f"did you mean {near[0]}?" if near else None
         )
+
+
+def check_duration(given: str | None) -> str | None:
+    """The duration as it was given, once it is known to be one: also where there is no database to ask."""
+    if given is not None:
+        parse_duration(given)
+    return given
 
 
 def shared_options() -> list[TyperOption]:

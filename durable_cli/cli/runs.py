@@ -11,7 +11,7 @@ import typer
 from durable_cli import render
 from durable_cli.cli import ends, keyview, stepnames
 from durable_cli.cli.executing import execute, finish, start_document
-from durable_cli.cli.options import check_choice
+from durable_cli.cli.options import check_choice, check_duration
 from durable_cli.cli.session import Cell, Session, check_run_options
 from durable_cli.cli.starting import DryRun, Grace, print_id, tell_explanation
 from durable_cli.core.timing import parse_duration
@@ -68,7 +68,7 @@ def list_runs(
     session: Session = ctx.obj
     for given in status or ():
         check_choice("--status", given, [str(known) for known in Status])
-    since_ms = None if since is None else parse_duration(since)
+    since = check_duration(since)
     client = session.reader(named=key is not None)
     found: list[Run] = []
     if client is not None:
@@ -77,7 +77,7 @@ def list_runs(
             status=status or (),
             key=key,
             unfinished=unfinished,
-            since_ms=since_ms,
+            since=since,
             search=" ".join(search) if search else None,
             limit=limit_of(session, limit),
         )
@@ -127,7 +127,7 @@ def show(ctx: typer.Context, run: RunArgument = None, key: RunKey = None, workfl
     check_run_options(run, key, workflow)
     client = session.existing()
     found = session.run(client, run, key, workflow)
-    view = None if found.key is None else client.key(found.key, workflow=found.workflow)
+    view = None if found.key is None else client.key(found.workflow, found.key)
     document = {**render.run_document(found), "key_view": None if view is None else keyview.document(view)}
     session.one(document, lambda: _show(session, found, view), id_field="id")
     return 0

@@ -140,27 +140,31 @@ def keys(
 
 _ACTIVITY: Final = """
 SELECT id, at, kind, workflow, key, run_id, outcome, input_changed, details FROM durable_activity
-WHERE (:workflow IS NULL OR workflow = :workflow)
+WHERE id > :after
+  AND (:workflow IS NULL OR workflow = :workflow)
   AND (:key IS NULL OR key = :key)
   AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
   AND (:since IS NULL OR at >= :since)
 ORDER BY id DESC
 LIMIT :limit
 """
+_NEWEST_ACTIVITY: Final = "SELECT coalesce(max(id), 0) FROM durable_activity"
 
 
 def activity(
     tx: Tx,
     *,
+    after: int = 0,
     kinds: Sequence[str] = (),
     workflow: str | None = None,
     key: str | None = None,
     since: int | None = None,
     limit: int | None = None,
 ) -> list[Activity]:
-    """What happened to keys, newest first. No join: the run that a row names may be pruned."""
+    """What happened to keys, newest first; only rows after that one. No join: the run that one names may be pruned."""
     rows = tx.rows(
         _ACTIVITY,
+        after=after,
         workflow=workflow,
         key=key,
         kinds=json.dumps(list(kinds)) if kinds else None,
@@ -168,6 +172,12 @@ def activity(
         limit=-1 if limit is None else limit,
     )
     return [_activity_from_row(row) for row in rows]
+
+
+def newest_activity(tx: Tx) -> int:
+    """The number of the newest row of activity, 0 if there is none. Where all were pruned, it begins anew."""
+    newest: int = tx.value(_NEWEST_ACTIVITY)
+    return newest
 
 
 def _details(text: str) -> dict[str, Any]:

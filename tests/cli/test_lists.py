@@ -100,8 +100,8 @@ def test_since_and_unfinished(at):
     old = durable.start(first, key="old").run_id
     clock[0] += 2 * HOUR
     new = durable.execute(first, key="new").run.id
-    assert ids(durable.runs(since_ms=HOUR)) == [new]
-    assert ids(durable.runs(since_ms=2 * HOUR)) == [new, old]
+    assert ids(durable.runs(since="1h")) == [new]
+    assert ids(durable.runs(since="2h")) == [new, old]
     assert ids(durable.runs(unfinished=True)) == [old]
 
 
@@ -125,8 +125,8 @@ def test_keys(at):
     [row] = durable.keys(workflow="second")
     assert (row.holder_id, row.status, row.held_since) == (None, None, None)
     assert durable.keys(workflow="second", held=True) == []
-    assert [row.workflow for row in durable.keys(stuck_ms=HOUR)] == ["first"]
-    assert durable.keys(stuck_ms=3 * HOUR) == []
+    assert [row.workflow for row in durable.keys(stuck="1h")] == ["first"]
+    assert durable.keys(stuck="3h") == []
 
 
 def test_activity_rows(at):
@@ -172,7 +172,7 @@ def test_stats_equal_the_lists(at):
     assert stats.handoffs == len([row for row in rows if row.kind == "key_handed_off"])
     assert sum(row["count"] for row in stats.most_readded) == 8
     assert sum(row["count"] for row in stats.over_time) == 8
-    assert len(durable.stats(since_ms=3 * HOUR).over_time) > 1
+    assert len(durable.stats(since="3h").over_time) > 1
     assert json.dumps(stats.most_readded)
     one = durable.stats(workflow="first")
     assert one.runs == {"completed": 12, "pending": 12}

@@ -54,7 +54,7 @@ def test_a_with_inside_of_a_run_gives_nothing_back(durable: Durable, kind: str, 
         run = durable.run(run_id)
     assert run.status is Status.COMPLETED, run.error
     assert run.epoch == 1
-    assert durable.key("k", workflow="job").holder is not None
+    assert durable.key("job", "k").holder is not None
 
 
 def test_outside_it_closes_as_before(durable: Durable) -> None:
@@ -94,7 +94,7 @@ def test_a_with_in_another_thread_gives_nothing_back(db: Path, how: str) -> None
         for n in range(3):
             with durable as same:
                 same.start(define_job(), n)
-        run = durable.key("k", workflow="slow").holder
+        run = durable.key("slow", "k").holder
         assert run is not None
         run_id = run.id
         assert (run.status, run.epoch) == (Status.RUNNING, 1)

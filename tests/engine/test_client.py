@@ -38,7 +38,7 @@ CALLS: dict[str, tuple[Callable[[Durable, Any], object], str, int, dict[str, obj
     "run": (lambda it, _: it.run("zzzzzzzzzz"), "run_not_found", 3, {}),
     "prefix": (lambda it, _: it.run("zz"), "run_not_found", 3, {}),
     "find": (lambda it, _: it.find(key="nobody's"), "key_not_found", 3, {}),
-    "key": (lambda it, _: it.key("nobody's"), "key_not_found", 3, {}),
+    "key": (lambda it, _: it.key(None, "nobody's"), "key_not_found", 3, {}),
     "start": (lambda it, _: it.start("no such workflow"), "workflow_not_found", 3, {}),
     "execute": (lambda it, _: it.execute("no such workflow"), "workflow_not_found", 3, {}),
     "bad key": (lambda it, job: it.start(job, key=""), "invalid_key", 2, {}),
@@ -166,13 +166,13 @@ def test_a_key_finds_its_holder_else_its_newest_run(durable: Durable) -> None:
     durable.retry(durable.execute(job, {"fail": 1}, key="x").run.id)
     assert durable.find(key="k").id == new
     there = durable.start(other, key="k").run_id
-    for call in (durable.find, durable.key, durable.cancel):
+    for call in (durable.find, lambda key: durable.key(None, key), durable.cancel):
         with pytest.raises(errors.AmbiguousRun) as ambiguous:
             call(key="k")
         assert ambiguous.value.candidates == ("job", "other")
         assert "--workflow" in (ambiguous.value.hint or "")
     assert durable.find(key="k", workflow="other").id == there
-    assert [run.id for run in durable.key("k", workflow="job").runs] == [new, old]
+    assert [run.id for run in durable.key("job", "k").all_runs] == [new, old]
 
 
 def test_lists_are_newest_first_and_narrowed(durable: Durable, clock: Any) -> None:
@@ -191,7 +191,7 @@ def test_lists_are_newest_first_and_narrowed(durable: Durable, clock: Any) -> No
     assert found(status=["pending", "failed"]) == [3, 2, 1]
     assert found(unfinished=True) == [3, 1]
     assert found(key="k2") == [2]
-    assert found(since_ms=2500) == [3, 2]
+    assert found(since=2.5) == [3, 2]
     assert found(search="workflow:other") == [1]
     assert found(search="key:k3 status:pending") == [3]
     assert found(status=["pending"], workflow="job", key="k0") == []
@@ -213,7 +213,7 @@ def test_a_finish_before_its_start_stops_nothing(durable: Durable, clock: Any) -
     assert [run.id for run in durable.runs()] == [second.id, first.id]
     assert durable.run("last").id == second.id
     assert durable.stats().runs == {"completed": 2}
-    assert durable.key("k").holder is not None
+    assert durable.key(None, "k").holder is not None
     assert durable.check() == []
 
 
@@ -232,7 +232,7 @@ def test_rows_and_results_are_frozen(durable: Durable) -> None:
         done.run,
         *(done.run.steps or ()),
         durable.keys()[0],
-        durable.key("k"),
+        durable.key(None, "k"),
         durable.activity()[0],
         durable.stats(),
         durable.cancel(key="k"),

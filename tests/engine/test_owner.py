@@ -477,7 +477,7 @@ def test_close_gives_back(durable: Durable, db: Path, clock: Any) -> None:
         run_id = other.start(job, 1, key="k").run_id
         mine = claim(other, run_id)
         assert durable.run(run_id).owner is not None
-        assert durable.key("k").key.owner_alive is True
+        assert durable.key(None, "k").owner_alive is True
     run = durable.run(run_id)
     assert (run.status, run.owner, run.crashes, run.due_at) == ("pending", None, 0, clock.now)
     assert change(durable, "DELETE FROM durable_owners WHERE id = :id", id=mine.owner_id) == 0
@@ -501,7 +501,7 @@ def test_two_engines_on_one_file_are_two_owners(durable: Durable, db: Path, cloc
             assert not engine.execute(job, key="2").executed
     assert durable._engine.still_ours(mine)
     assert durable.execute(job, key="2").executed
-    assert durable.key("1").key.owner_alive is True
+    assert durable.key(None, "1").owner_alive is True
 
 
 def test_eight_threads_with_one_engine(durable: Durable) -> None:

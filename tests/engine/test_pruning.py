@@ -13,6 +13,9 @@ from enginekit import FINISHED, define_job, duplicates, live_owner, put, snapsho
 from durable_cli import Context, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
 from durable_cli.core.clocks import LEAP_MS, STEP_MS, Mark, suspect
 from durable_cli.errors import ClockSuspect, DurableError, UsageError
+from durable_cli.listeners import EVENTS
+from durable_cli.model import ActivityKind
+from durable_cli.store import activity
 
 DAY = 86_400_000
 
@@ -421,6 +424,12 @@ def test_listeners_are_told_after_the_commit(durable: Durable, caplog: pytest.Lo
     assert len(heard) == 10
     with pytest.raises(UsageError, match="key.duplicate"):
         durable.on("key.stolen", listen)
+
+
+def test_whatever_is_told_can_be_listened_for() -> None:
+    """Each kind of activity and each status has its event's name."""
+    assert set(activity._EVENTS) == set(ActivityKind)
+    assert {*activity._EVENTS.values(), *(f"run.{status}" for status in FINISHED)} <= set(EVENTS)
 
 
 def test_a_listener_that_raises_changes_nothing(durable: Durable, caplog: pytest.LogCaptureFixture) -> None:

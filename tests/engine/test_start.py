@@ -265,7 +265,7 @@ def test_one_run_waits_with_the_newest_input(durable: Durable) -> None:
     rows = duplicates(durable, "k")
     assert [row.get("input") for row in rows] == [None, {"v": 1}, {"v": 2}, {"v": 3}, {"v": 4}, {"v": 5}]
     assert {row["runs_after"] for row in rows} == {answers[0].run_id}
-    assert durable.key("k").holder == durable.run(first)
+    assert durable.key(None, "k").holder == durable.run(first)
     assert durable.check() == []
 
 
@@ -318,7 +318,7 @@ def test_promotion_follows_the_policy_in_force_when_the_holder_ends(durable: Dur
     durable.start(define_job("never"), NEW, key="k", on_duplicate="use_existing")
     durable.cancel(first)
     assert durable.run(waiting).status == "cancelled"
-    assert durable.key("k").holder == durable.run(first)
+    assert durable.key(None, "k").holder == durable.run(first)
 
 
 def test_a_waiting_run_follows_the_run_that_replaces_the_holder(durable: Durable) -> None:

@@ -756,7 +756,7 @@ def test_a_stored_value_that_cannot_be_read(durable: Durable, kind: str, column:
     assert {one.id for one in durable.runs()} == {run.id, healthy.id}
     assert durable.stats().runs["failed"] == 2
     assert len(durable.keys()) == 2
-    assert durable.key("k", workflow="flow").holder is not None
+    assert durable.key("flow", "k").holder is not None
     assert durable.activity()
     assert durable.run(run.id).status == "failed"
     assert durable.start(flow, {"v": 3}, key="k").outcome == "created"

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bothwaits import define
-from bothways import KINDS
+from bothways import KINDS, define
 from enginekit import CRASHED, Boom, change, die, in_child
 from pydantic import BaseModel
 

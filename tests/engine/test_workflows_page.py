@@ -1,4 +1,4 @@
-"""The examples of docs/workflows.md, executed: each block is a whole program, which asserts what it claims."""
+"""The examples of docs/workflows.md and docs/keys.md, executed: each block is a whole program, which asserts what it claims."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from plugin import plugin_options
 from durable_cli.definition import definitions, forget, register
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "workflows.md").read_text()
+PAGES = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("workflows", "keys")]
 
 
 def _blocks() -> Iterator[tuple[str, str]]:
     """(heading, code) of every block."""
     heading = ""
-    for found in re.finditer(r"^#+ ([^\n]*)$|^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
-        if found[2] is None:
-            heading = found[1]
-        else:
-            yield heading, found[2]
+    for page in PAGES:
+        for found in re.finditer(r"^#+ ([^\n]*)$|^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+            if found[2] is None:
+                heading = found[1]
+            else:
+                yield heading, found[2]
 
 
 BLOCKS = list(_blocks())
@@ -52,7 +53,7 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_every_block_is_found() -> None:
     """A block that the pattern misses would never be executed."""
-    assert len(BLOCKS) == PAGE.count("```python")
+    assert len(BLOCKS) == sum(page.count("```python") for page in PAGES)
     assert len(BLOCKS) >= 20
 
 
@@ -67,6 +68,8 @@ def test_an_example_does_what_it_says(code: str, tmp_path: Path, monkeypatch: py
     """As a module of its own; one that has tests is given to pytest."""
     if "ctx.http(" in code:
         pytest.importorskip("httpx")
+    if "key=cel(" in code:
+        pytest.importorskip("cel_expr_python")
     compile(code, "<block>", "exec")
     if "\ndef test_" in code:
         (tmp_path / "test_page.py").write_text(code)

@@ -138,7 +138,7 @@ def statuses(durable: Durable, key: str) -> list[tuple[Status, bool]]:
 
 def holder(durable: Durable, key: str, workflow: str = "job") -> Run | None:
     """The run that holds the key."""
-    return durable.key(key, workflow=workflow).holder
+    return durable.key(workflow, key).holder
 
 
 def in_child(function: Callable[[], object]) -> int:
