@@ -132,20 +132,20 @@ class Durable(Timetable):
         timeout: Duration | None = None,
         moved: bool = False,
         stop: threading.Event | None = None,
-        max_wait_ms: int | None = None,
+        max_wait: Duration | None = None,
         wait: bool = False,
         progress: Callable[[Progress], None] = silent,
         **unknown: Any,
     ) -> Execution:
         """Start and execute here until the run ends: what `durable run` does. Raises as `start`.
 
-        `stop`: set it, and no further step begins; the run stays resumable. `max_wait_ms`: leave a run that rests
+        `stop`: set it, and no further step begins; the run stays resumable. `max_wait`: leave a run that rests
         longer. `wait`: where nothing is executed here, block until the holder's run ends.
         """
         refuse_start_options(unknown)
         definition = self._definition(workflow)
         request = self._request(definition, input, key, on_duplicate, timeout, moved)
-        watch = Watch(stop, max_wait_ms, progress)
+        watch = Watch(stop, None if max_wait is None else parse_duration(max_wait), progress)
         return self._seen(foreground.execute(self._engine, definition, request, watch=watch, wait=wait))
 
     def explain_start(
@@ -220,13 +220,13 @@ class Durable(Timetable):
         *,
         definition: Definition | None = None,
         stop: threading.Event | None = None,
-        max_wait_ms: int | None = None,
+        max_wait: Duration | None = None,
         progress: Callable[[Progress], None] = silent,
     ) -> Execution:
         """Execute here an unfinished, due run without a live owner. Raises RunNotFound, NotResumable."""
         found = self.run(run)
         code = definition or self._definition(found.workflow)
-        watch = Watch(stop, max_wait_ms, progress)
+        watch = Watch(stop, None if max_wait is None else parse_duration(max_wait), progress)
         return self._seen(foreground.resume(self._engine, code, found.id, watch=watch))
 
     def abandon(self) -> None:

@@ -20,7 +20,7 @@ from durable_cli.cli.executing import (
     tell_existing,
 )
 from durable_cli.cli.inputs import NOT_BY_PARAMS, apply_params, read_input
-from durable_cli.cli.options import check_choice
+from durable_cli.cli.options import check_choice, check_duration
 from durable_cli.cli.session import Session
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import parse_duration
@@ -188,7 +188,7 @@ def run(
     parse_timeout(timeout)
     check_choice("--report", report, REPORTS)
     grace_ms = parse_duration(grace)
-    max_wait_ms = None if max_wait is None else parse_duration(max_wait)
+    max_wait = check_duration(max_wait)
     older_ms = None if if_older is None else parse_duration(if_older)
     printing = (print_crontab is not None) + print_systemd + print_launchd + dry_run
     if printing > 1:
@@ -212,7 +212,7 @@ def run(
             session,
             client,
             lambda stop, progress: client.execute(
-                definition, stop=stop, max_wait_ms=max_wait_ms, wait=wait, timeout=timeout, progress=progress, **asked
+                definition, stop=stop, max_wait=max_wait, wait=wait, timeout=timeout, progress=progress, **asked
             ),
             grace_ms=grace_ms,
             step_by_step=step_by_step,

@@ -123,7 +123,7 @@ class Actor:
         key = None if random.random() < 0.03 else self._key("pcr")
         policy = random.choice(_POLICIES[key[0]]) if key else None
         execution = self.it.execute(
-            soaked, self._plan(), key=key, on_duplicate=policy, progress=self._watch, max_wait_ms=0
+            soaked, self._plan(), key=key, on_duplicate=policy, progress=self._watch, max_wait=0
         )
         self._started(execution.start)
         self._ended(execution.run)

@@ -161,7 +161,7 @@ def _send_event(durable: Durable) -> None:
     def listens(ctx: Context, what: str) -> list[Any]:
         return [what, ctx.wait_for_event("changed", timeout="1h", default="nothing")]
 
-    run = durable.execute(listens, "first", key="k", max_wait_ms=0).run.id
+    run = durable.execute(listens, "first", key="k", max_wait=0).run.id
     assert durable.start(listens, "second", key="k", on_duplicate="send_event:changed").outcome == "event_sent"
     assert json.loads(durable.resume(run).run.result or "") == ["first", "second"]
     alone = durable.execute(listens, "first", key="alone", on_duplicate="send_event:changed")

@@ -119,7 +119,7 @@ def test_replacing_a_holder_whose_child_waits_behind_it(durable: Durable) -> Non
             ctx.sleep("rest", "1h")
         return n
 
-    parent = durable.execute(again, 0, key="k", max_wait_ms=0).run.id
+    parent = durable.execute(again, 0, key="k", max_wait=0).run.id
     [child] = [run for run in durable.runs() if run.id != parent]
     assert (child.runs_after_id, child.status) == (parent, "pending")
     new = durable.start(again, 2, key="k", on_duplicate="cancel_existing")

@@ -409,7 +409,7 @@ def test_a_due_retry_goes_on_after_a_long_absence(durable: Durable, clock: Any, 
         return await ctx.run("s", step_of(kind, step), retry=Retry(2, "constant", "1h", jitter=0))
 
     flow = define(kind, body)
-    left = durable.execute(flow, key="k", max_wait_ms=1000)
+    left = durable.execute(flow, key="k", max_wait=1)
     assert (left.left, left.run.status, left.run.owner) == (True, "waiting", None)
     early = durable.execute(flow, key="k")
     assert (early.executed, early.start and early.start.outcome) == (False, "existing")

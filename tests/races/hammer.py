@@ -137,7 +137,7 @@ class Hammer:
 
     def _execute(self) -> None:
         policy = random.choice(POLICIES)
-        done = self.it.execute(hammered, random.randrange(20), key="k", on_duplicate=policy, max_wait_ms=20)
+        done = self.it.execute(hammered, random.randrange(20), key="k", on_duplicate=policy, max_wait=0.02)
         self._started(done.start)
 
     def _some(self) -> str:
