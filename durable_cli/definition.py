@@ -75,14 +75,13 @@ class WorkflowFunction(Generic[P, R]):
         *,
         key: str | None = None,
         on_duplicate: str | OnDuplicate | None = None,
-        **unknown: Any,
+        **options: Any,
     ) -> StartResult:
-        """`Durable().start(...)` on the default file."""
-        refuse_start_options(unknown)
+        """`Durable().start(...)` on the default file, with all its options."""
         from durable_cli.client import Durable
 
         with Durable() as engine:
-            return engine.start(self, input, key=key, on_duplicate=on_duplicate)
+            return engine.start(self, input, key=key, on_duplicate=on_duplicate, **options)
 
 
 def refuse_start_options(unknown: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from durable_cli import starting, wake
-from durable_cli.core.timing import Duration, parse_duration
+from durable_cli.core.policies import parse_timeout
+from durable_cli.core.timing import Duration, check_moment, parse_duration
 from durable_cli.definition import UNSET, Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import DurableError, UsageError, WorkflowNotFound
@@ -26,18 +27,22 @@ def later_moment(at: dt.datetime | None, delay: Duration | None, now: int) -> in
     if at is not None and delay is not None:
         raise UsageError("give at= or delay=, not both")
     if delay is not None:
-        return now + parse_duration(delay)
+        return check_moment(now + parse_duration(delay))
     if at is None:
         return None
-    if not isinstance(at, dt.datetime) or at.tzinfo is None:
+    try:
+        moment = round(at.timestamp() * 1000) if isinstance(at, dt.datetime) and at.utcoffset() is not None else None
+    except Exception as error:  # a zone is the caller's code
+        raise UsageError(f"at= is no moment: {type(error).__name__}: {error}") from error
+    if moment is None:
         raise UsageError(f"at= takes a datetime with a zone, not {at!r}")
-    return round(at.timestamp() * 1000)
+    return check_moment(moment)
 
 
 def definition_within(engine: Engine, connection: object, name: str) -> Definition:
     """The workflow of that name, asked of the caller's connection: another thread may wait for its transaction, and
     hold what reading by our own needs. Raises WorkflowNotFound."""
-    known, _ = joined.within(connection, engine.path, lambda tx: workflows.get(tx, name))
+    known, _ = joined.within(connection, engine.path, lambda tx: workflows.get(tx, name), create=engine.database.create)
     if known is None:
         raise WorkflowNotFound(f"{engine.path} knows no workflow {name!r}")
     from durable_cli.loading import load_workflow  # late: only starts by bare name need it
@@ -59,7 +64,7 @@ def start_within(
     def attempt(
         request: Request,
     ) -> tuple[tuple[starting.Started, list[int], dict[str, Any] | None], list[Notice]]:
-        return joined.within(connection, engine.path, lambda tx: write(tx, request))
+        return joined.within(connection, engine.path, lambda tx: write(tx, request), create=engine.database.create)
 
     (started, workers, newest), notices = merging(definition, request, attempt)
 
@@ -98,17 +103,16 @@ def requests_of(
 def _request_of(engine: Engine, definition: Definition, item: Mapping[str, Any], moved: bool) -> Request:
     if not isinstance(item, Mapping):
         raise UsageError(f"an item is an object with {', '.join(ITEM_OPTIONS)}, not {type(item).__name__}")
-    unknown = sorted(set(item) - set(ITEM_OPTIONS))
+    unknown = sorted(set(item) - set(ITEM_OPTIONS), key=repr)
     if unknown:
         raise UsageError(f"an item has no {unknown[0]!r}; it may have {', '.join(ITEM_OPTIONS)}")
-    timeout = item.get("timeout")
     return request_for(
         definition,
         item.get("input", UNSET),
         run_id=engine.new_id(),
         key=item.get("key"),
         on_duplicate=item.get("on_duplicate"),
-        timeout_ms=None if timeout is None else parse_duration(timeout),
+        timeout_ms=parse_timeout(item.get("timeout")),
         at=later_moment(item.get("at"), item.get("delay"), engine.now()),
         moved=moved,
         limit=engine.max_value_bytes,

@@ -47,7 +47,9 @@ def _named_by_tz(given: str) -> str:
     name = below if marker else name
     if not _is_zone(name):
         raise InvalidZone(
-            f"TZ={given} does not name a place, as a schedule needs: name one, such as Europe/Berlin", zone=given
+            f"TZ={given} does not name a place; one is needed to know when clocks change: set it to one, such as"
+            " Europe/Berlin, or give the moment in UTC",
+            zone=given,
         )
     return name
 

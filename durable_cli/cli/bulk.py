@@ -8,6 +8,7 @@ order, with the number of the line. A producer that pauses does not wait for its
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import sys
@@ -173,7 +174,8 @@ def _read(session: Session, line: _Line, defaults: Defaults) -> dict[str, Any]:
     """The item that a line is, for `Durable.start_many`. Raises UsageError, InvalidInput, InvalidDuration."""
     if line.text is None:
         raise InvalidInput(f"the line has more than {MAX_LINE >> 20} MiB; store a reference instead")
-    item = parse_json(line.text, "the line")
+    text = line.text.removeprefix(codecs.BOM_UTF8) if line.number == 1 else line.text
+    item = parse_json(text, "the line")
     if not isinstance(item, dict):
         raise UsageError(
             f"a line is an object with {', '.join(ITEM_OPTIONS)}, not {render.clip(render.compact(item), 40)}",

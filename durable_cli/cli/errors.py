@@ -26,7 +26,7 @@ def report(error: BaseException, out: Output) -> int:
     known = error if isinstance(error, DurableError) else _unexpected(error)
     if out.json and not out.answered:
         out.document({"error": error_document(known)})
-    elif not out.json or out.verbose:
+    elif not out.json or out.verbose or isinstance(known, InternalError):
         _tell(known, out)
     if out.verbose and known is not error:
         for line in "".join(traceback.format_exception(error)).splitlines():

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from durable_cli import render
+from durable_cli.core.timing import check_moment
 from durable_cli.errors import DurableError, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def parse(text: str, zone: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=rules.zone(zone))
     try:
-        return round(moment.timestamp() * 1000)
+        return check_moment(round(moment.timestamp() * 1000))
     except OverflowError:
         raise UsageError(f"{text!r} is beyond what a calendar here can say") from None
 
@@ -141,12 +142,11 @@ def _next_time(day: str | None, hour: int, minute: int, zone: str, now: int, tex
     if hour > 23 or minute > 59:
         raise UsageError(f"{text!r} is no time of a day; it goes from 00:00 to 23:59")
     today = datetime.fromtimestamp(now / 1000, rules.zone(zone))
-    moments = [
-        round(
-            (today + timedelta(days=days)).replace(hour=hour, minute=minute, second=0, microsecond=0).timestamp() * 1000
-        )
-        for days in (0, 1)
-    ]
-    if day is not None:
-        return moments[day == "tomorrow"]
-    return moments[0] if moments[0] > now else moments[1]
+
+    def on(days: int) -> list[int]:
+        """The moments at which clocks there show that time: two where an hour is repeated."""
+        wanted = (today + timedelta(days=days)).replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return [round(wanted.replace(fold=fold).timestamp() * 1000) for fold in (0, 1)]
+
+    moments = on(1) if day == "tomorrow" else on(0) if day == "today" else [*on(0), *on(1)]
+    return next((moment for moment in moments if moment > now), moments[0])

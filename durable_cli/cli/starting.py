@@ -260,7 +260,8 @@ def start(
     if input_lines is not None:
         alone: dict[str, object] = {"--key": key, "--input": input, "-P": params, "--at": at, "--delay": delay}
         alone |= {"-E": conflict_exit_code, "--timeout": timeout}
-        return _start_lines(session, call, input_lines, [name for name, it in alone.items() if it], dry_run=dry_run)
+        given = [name for name, it in alone.items() if it not in (None, [], ())]
+        return _start_lines(session, call, input_lines, given, dry_run=dry_run)
     later, zone = _later(session, at, delay)
     parse_timeout(timeout)
     value = call.value(session)

@@ -6,11 +6,13 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from durable_cli.errors import InvalidDuration
+from durable_cli.errors import InvalidDuration, UsageError
 
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
 _LONGEST_MS: Final = 1000 * 366 * 86_400_000  # a thousand years: more is a mistake, and stays inside 63 bits
+
+_LAST_MOMENT: Final = 253_402_300_799_999  # the last millisecond of 9999 in UTC
 
 Duration = timedelta | int | float | str
 
@@ -27,6 +29,13 @@ def parse_duration(value: Duration) -> int:
             f'{value!r} is not a duration; give a timedelta, a number of seconds, or text such as "90s" or "1h30m"'
         )
     return round(milliseconds)
+
+
+def check_moment(at: int) -> int:
+    """The moment (ms UTC), if a calendar can say it. Raises UsageError beyond the year 9999."""
+    if at > _LAST_MOMENT:
+        raise UsageError("a moment after the year 9999 is beyond what a calendar can say")
+    return at
 
 
 def _milliseconds(value: object) -> float | None:

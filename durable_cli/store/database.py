@@ -27,8 +27,6 @@ from durable_cli.errors import (
     DiskFull,
     DurableError,
     InternalError,
-    OutcomeUnknown,
-    UsageError,
 )
 from durable_cli.store import copying, failures, files, filesystem, guard, joined, library, process, schema
 from durable_cli.store.contention import Contention
@@ -63,7 +61,7 @@ class Database:
             self.path = Path(os.path.realpath(path))
         except ValueError as error:
             raise DatabaseUnusable(f"{str(path)!r} is not a path: {error}") from None
-        self._create = create
+        self.create = create
         self._vfs = vfs
         self._contention = Contention(sleep=sleep, dice=dice)
         self._wanted = wanted
@@ -109,11 +107,7 @@ class Database:
         return result
 
     def _write(self, fn: Callable[[Tx], T], landed: Callable[[Tx], T | None] | None) -> tuple[T, list[Notice]]:
-        if joined.holds_write(self.path):
-            raise UsageError(
-                f"this thread holds a write transaction of its own on {self.path}: the call would wait for it for ever",
-                hint="pass connection= where a call takes it, or commit first",
-            )
+        joined.refuse_to_wait(self.path)
         wait, attempt = self._contention.patience(), 0
         while True:
             with self._alone():
@@ -122,7 +116,7 @@ class Database:
                 return answer
             # Not with this process's lock in hand: its other threads can read while another process writes.
             if not wait(attempt):
-                raise answer
+                raise failures.locked(self.path, here=bool(joined.writers(self.path))) from answer
             attempt += 1
 
     def _write_now(
@@ -170,13 +164,19 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
+        within = process.LOCK._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
         with process.LOCK:
+            if not within:
+                _tidy_up()
             if self.path in _busy_paths:
                 raise InternalError("a transaction on this database is open in this thread already")
-            _busy_paths.add(self.path)
             try:
+                _busy_paths.add(self.path)
                 yield
             finally:
+                # Also where a signal's handler raised between two lines: what it left open would lock everybody out.
+                if self._connection is not None:
+                    self._roll_back(self._connection)
                 _busy_paths.discard(self.path)
 
     @contextmanager
@@ -247,17 +247,10 @@ class Database:
             self._drop()
             if isinstance(failure, DiskFull):  # the write itself fell short, so the last frame is not whole
                 raise failure from second
-            raise self._unknown(failure) from second
+            raise failures.unknown(self.path, failure) from second
         if isinstance(failure, DiskFull):
             return None
-        raise self._unknown(failure) from failure
-
-    def _unknown(self, failure: DurableError) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"the disk failed while a change was written to {self.path}, and whether it is there cannot be told",
-            facts=(failure.message,),
-            hint="mend the disk, then look the run up before you start it again",
-        )
+        raise failures.unknown(self.path, failure) from failure
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -267,13 +260,13 @@ class Database:
             if self._file not in (None, files.identity(str(self.path))):
                 raise failures.replaced(self.path)
             filesystem.check(self.path)
-            files.make_ready(self.path, create=create and self._create)
+            files.make_ready(self.path, create=create and self.create)
             guard.protect(self.path)
             self._guarded = True
             try:
                 before = files.identity(str(self.path))
                 self._connection = self._connect()
-                self._open(self._connection, create and self._create)
+                self._open(self._connection, create and self.create)
                 self._identities = {name: files.identity(name) for name in (str(self.path), f"{self.path}-wal")}
                 guard.refresh(self.path)
                 if self._identities[str(self.path)] != before:
@@ -316,6 +309,7 @@ class Database:
         if stored == 0 and not create:
             raise DatabaseNotFound(f"there is no durable database in {self.path}: it has none of durable's tables")
         if connection.pragma("journal_mode") != "wal":
+            joined.refuse_to_wait(self.path)
             self._use_wal(connection)
         if stored != wanted.version:
             self._build(connection, wanted)
@@ -398,6 +392,15 @@ class Database:
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _busy_paths: set[Path] = set()  # databases of which this process has a transaction open
+
+
+def _tidy_up() -> None:
+    """Undo what a signal's handler left that raised in the very clean-up of a transaction."""
+    for database in _databases:
+        database._at_once = False
+        if database.path in _busy_paths and database._connection is not None:
+            database._roll_back(database._connection)
+    _busy_paths.clear()
 
 
 def _connections() -> list[Any]:

@@ -24,6 +24,7 @@ from durable_cli.errors import (
     DiskFull,
     DurableError,
     InternalError,
+    OutcomeUnknown,
 )
 
 _NO_SPACE = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
@@ -61,11 +62,22 @@ def translate(error: apsw.Error, path: Path, system_errno: int = 0) -> DurableEr
     return InternalError(f"SQLite refused a statement on {path}: {type(error).__name__}: {error}")
 
 
-def locked(path: Path) -> DatabaseLocked:
-    """Another process held the write lock for as long as we wait."""
+def locked(path: Path, *, here: bool = False) -> DatabaseLocked:
+    """Somebody else held the write lock for as long as we wait. `here`: a connection of this very process."""
+    facts = ("an apsw connection of this process has a write transaction on it: pass connection=, or commit it first",)
     return DatabaseLocked(
         f"the database {path} stayed locked for 30 s; nothing was written",
+        facts=facts if here else (),
         hint="try again; if it stays so, a process stopped in the middle of a write: fuser " + str(path),
+    )
+
+
+def unknown(path: Path, failure: DurableError) -> OutcomeUnknown:
+    """COMMIT failed in a way that leaves open whether it is done."""
+    return OutcomeUnknown(
+        f"the disk failed while a change was written to {path}, and whether it is there cannot be told",
+        facts=(failure.message,),
+        hint="mend the disk, then look the run up before you start it again",
     )
 
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import apsw
 
-from durable_cli.errors import UsageError
-from durable_cli.store import guard, schema
+from durable_cli.errors import DatabaseNotFound, UsageError
+from durable_cli.store import files, filesystem, guard, process, schema
 from durable_cli.store.transaction import Notice, Tx
 
 T = TypeVar("T")
@@ -27,10 +27,12 @@ _TRACE_ID = "durable"
 
 @dataclass(slots=True)
 class _Joined:
-    """An application's connection that took part. `waiting`: what to do once its transaction has ended."""
+    """An application's connection that took part. `thread`: in whose transaction, until that has ended; `waiting`:
+    what to do then."""
 
-    thread: int
+    thread: int | None
     path: Path
+    end: weakref.finalize[..., apsw.Connection]
     waiting: list[Callable[[], bool]] = field(default_factory=list)
 
 
@@ -38,27 +40,30 @@ _joined: weakref.WeakKeyDictionary[apsw.Connection, _Joined] = weakref.WeakKeyDi
 _lock = threading.Lock()
 
 
-def within(connection: object, path: Path, fn: Callable[[Tx], T]) -> tuple[T, list[Notice]]:
+def within(connection: object, path: Path, fn: Callable[[Tx], T], *, create: bool = True) -> tuple[T, list[Notice]]:
     """What `fn` returns, having written inside the caller's transaction, and what is to be told if that commits.
 
-    What raises undoes what `fn` wrote, and only that (a savepoint). Raises UsageError for a connection of another
-    kind or to another file, and for one without a write transaction.
+    What raises undoes what `fn` wrote, and only that (a savepoint). `create`: make durable's tables where there are
+    none. Raises UsageError for a connection of another kind or to another file, and for one without a write
+    transaction; DatabaseUnusable for a file that durable would not use itself; DatabaseNotFound.
     """
     ours = _checked(connection, path)
+    if ours not in _joined:
+        filesystem.check(path)
+        files.make_ready(path, create=False)
     tx = Tx(ours, path)
     with tx.savepoint():
         wanted = schema.current()
         if schema.version(tx, wanted, path) == 0:
+            if not create:
+                raise DatabaseNotFound(f"there is no durable database in {path}: it has none of durable's tables")
             schema.create(tx, wanted)
         result = fn(tx)
     with _lock:
-        known = ours in _joined
-        if not known:
-            _joined[ours] = _Joined(threading.get_ident(), path)
+        if ours not in _joined:
+            guard.protect(path)
+            _joined[ours] = _Joined(None, path, weakref.finalize(ours, guard.release, path))
         _joined[ours].thread = threading.get_ident()
-    if not known:
-        guard.protect(path)
-        weakref.finalize(ours, guard.release, path)
     return result, tx.notices
 
 
@@ -71,21 +76,33 @@ def after_commit(connection: object, act: Callable[[], bool]) -> None:
     connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, lambda event: _traced(reference, event), id=_TRACE_ID)
 
 
-def holds_write(path: Path) -> bool:
-    """Does this thread hold a write transaction on the file, on a connection that took part before? Waiting for it
-    would be waiting for ourselves."""
+def refuse_to_wait(path: Path) -> None:
+    """UsageError where this thread holds a write transaction on the file, on a connection of the application's:
+    waiting for it would be waiting for ourselves.
+
+    Known of a transaction that took part, and wherever there is one thread only: SQLite does not say whose it is.
+    """
     with _lock:
-        mine = [
-            one for one, joined in _joined.items() if joined.thread == threading.get_ident() and joined.path == path
-        ]
-    return any(_writes(one) for one in mine)
+        mine = [one for one, joined in _joined.items() if joined.thread == threading.get_ident()]
+    alone = threading.active_count() == 1
+    if writers(path) if alone else any(_writes(one) and _same_file(one, path) for one in mine):
+        raise UsageError(
+            f"this thread holds a write transaction of its own on {path}: the call would wait for it for ever",
+            hint="pass connection= where a call takes it, or commit first",
+        )
+
+
+def writers(path: Path) -> list[apsw.Connection]:
+    """The application's connections in this process that hold a write transaction on the file."""
+    known = process.ours()
+    return [one for one in apsw.connections() if _writes(one) and one not in known and _same_file(one, path)]
 
 
 def _writes(connection: apsw.Connection) -> bool:
     try:
         return connection.txn_state("main") == apsw.SQLITE_TXN_WRITE
-    except apsw.ConnectionClosedError:
-        return False
+    except (apsw.ConnectionClosedError, apsw.ThreadingViolationError):
+        return False  # closed, or in use by another thread at this moment
 
 
 def _traced(reference: weakref.ref[apsw.Connection], event: dict[str, Any]) -> None:
@@ -95,10 +112,15 @@ def _traced(reference: weakref.ref[apsw.Connection], event: dict[str, Any]) -> N
         return
     with _lock:
         joined = _joined.get(connection)
-        acts, kept = (list(joined.waiting), joined.waiting) if joined else ([], [])
-        kept.clear()
+        if joined is None:
+            return
+        joined.thread = None
+        acts, joined.waiting = joined.waiting, []
     if acts:
-        threading.Thread(target=_look, args=(reference, acts), name="durable-after-commit").start()
+        try:
+            threading.Thread(target=_look, args=(reference, acts), name="durable-after-commit").start()
+        except RuntimeError:
+            pass  # no more threads: raised here, it would come out of a COMMIT that was done; who waits looks again
 
 
 def _look(reference: weakref.ref[apsw.Connection], acts: list[Callable[[], bool]]) -> None:
@@ -116,9 +138,12 @@ def _checked(connection: object, path: Path) -> apsw.Connection:
         why = "it is of another SQLite library, and two of them in one process on one file lose data"
         reason = why if kind.startswith("sqlite3.") else f"it is a {kind}"
         raise UsageError(f"connection= takes an apsw.Connection to {path}: {reason}", hint="use apsw.Connection(path)")
-    if not _same_file(connection, path):
-        raise UsageError(f"connection= is open on {connection.filename or 'no file'}, not on {path}")
-    state = connection.txn_state("main")
+    try:
+        if not _same_file(connection, path):
+            raise UsageError(f"connection= is open on {connection.filename or 'no file'}, not on {path}")
+        state = connection.txn_state("main")
+    except apsw.Error as error:
+        raise UsageError(f"connection= cannot be used: {error}") from error
     if state == apsw.SQLITE_TXN_WRITE:
         return connection
     what = "only a read transaction, which cannot safely become a write" if state else "no transaction"
@@ -129,8 +154,21 @@ def _checked(connection: object, path: Path) -> apsw.Connection:
 
 
 def _same_file(connection: apsw.Connection, path: Path) -> bool:
+    # By its name too: through another hard link SQLite would use another -wal.
     try:
-        theirs, ours = os.stat(connection.filename), os.stat(path)
-    except OSError:
+        name = os.path.realpath(connection.filename)
+        return name == str(path) and files.identity(name) is not None
+    except apsw.Error:
         return False
-    return (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def _forget() -> None:
+    # A forked child has no transaction of the parent's, and whoever held the lock is not there.
+    global _lock
+    _lock = threading.Lock()
+    for joined in _joined.values():
+        joined.end.detach()
+    _joined.clear()
+
+
+process.on_fork(forget=_forget)

@@ -24,6 +24,11 @@ def generation() -> int:
     return _generation
 
 
+def ours() -> list[Any]:
+    """The connections that durable itself has open in this process."""
+    return _live()
+
+
 def on_fork(*, live: Callable[[], list[Any]] | None = None, forget: Callable[[], None]) -> None:
     """Register what a forked child does: `live` lists objects it must never free, `forget` drops what was inherited."""
     global _live

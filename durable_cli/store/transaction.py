@@ -85,12 +85,19 @@ class Tx:
         if self._fallen is not None:
             raise self._fallen
 
+    def _cursor(self) -> apsw.Cursor:
+        """A bare one: in an application's transaction, its connection may make other rows, or trace statements."""
+        cursor = apsw.Cursor(self._connection)
+        cursor.row_trace = None
+        cursor.exec_trace = None
+        return cursor
+
     def _run(self, sql: str, bindings: dict[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
         self.stand()
         try:
             rows: list[tuple[Any, ...]] = []
             names: list[str] = []
-            cursor = self._connection.execute(sql, bindings)
+            cursor = self._cursor().execute(sql, bindings)
             for row in cursor:
                 if not names:  # a cursor that has ended no longer knows its columns
                     names = [column[0] for column in cursor.get_description()]

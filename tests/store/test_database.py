@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,26 @@ def child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         **options,
     )
+
+
+@contextmanager
+def held(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the write lock, until it is given a line."""
+    code = """
+        def hold(tx): print("in", flush=True); sys.stdin.readline()
+        Database(Path(a[0])).write(hold)
+    """
+    with child(code, path) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "in\n"
+        yield other
+        other.kill()
+
+
+def let_go(other: subprocess.Popen[str]) -> None:
+    """And it is over when this returns."""
+    other.communicate("\n", timeout=60)
 
 
 def answer(process: subprocess.Popen[str]) -> str:
@@ -363,19 +384,55 @@ def test_eight_threads(db: Database) -> None:
 def test_a_lock_that_is_never_given_back(path: Path, db: Database) -> None:
     """After 30 s of waiting (slept in random small steps) it is `DatabaseLocked`, and nothing was written."""
     db.write(put)
-    holder = apsw.Connection(str(path))
-    holder.execute("BEGIN IMMEDIATE")
     pauses: list[float] = []
     dice = iter([0.0, 1.0] * 20_000)
     waiting = Database(path, sleep=pauses.append, dice=lambda: next(dice))
-    with pytest.raises(errors.DatabaseLocked, match="30 s"):
-        waiting.write(lambda tx: put(tx, "y"))
-    assert sum(pauses) == pytest.approx(30.0, abs=0.01)
-    assert (min(pauses), max(pauses)) == pytest.approx((0.0002, 0.003))
-    assert waiting.read(names) == ["x"]  # readers do not wait
-    holder.execute("ROLLBACK")
+    with held(path) as other:
+        with pytest.raises(errors.DatabaseLocked, match="30 s") as locked:
+            waiting.write(lambda tx: put(tx, "y"))
+        assert locked.value.facts == ()
+        assert sum(pauses) == pytest.approx(30.0, abs=0.01)
+        assert (min(pauses), max(pauses)) == pytest.approx((0.0002, 0.003))
+        assert waiting.read(names) == ["x"]  # readers do not wait
+        let_go(other)
     waiting.write(lambda tx: put(tx, "y"))
     waiting.close()
+
+
+def test_a_lock_of_another_thread_of_this_process(path: Path, db: Database) -> None:
+    """It may be given back, so it is waited for; the error says where the lock is."""
+    db.write(put)
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    waiting = Database(path, sleep=lambda _: None, dice=lambda: 1.0)
+    found: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            waiting.write(lambda tx: put(tx, "y"))
+        except errors.DurableError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join(60)
+    assert [type(error) for error in found] == [errors.DatabaseLocked]
+    assert "connection of this process" in found[0].facts[0]  # type: ignore[attr-defined]
+    holder.execute("ROLLBACK")
+    waiting.close()
+
+
+def test_a_lock_of_our_own_is_not_waited_for(path: Path, db: Database) -> None:
+    """Where there is no other thread that could give it back: a connection that never took part in anything."""
+    db.write(put)
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    assert threading.active_count() == 1
+    with pytest.raises(errors.UsageError, match="this thread holds"):
+        db.write(lambda tx: put(tx, "y"))
+    assert db.read(names) == ["x"]
+    holder.execute("ROLLBACK")
+    db.write(lambda tx: put(tx, "y"))
 
 
 def test_threads_read_while_one_waits_for_another_process(path: Path, db: Database) -> None:
@@ -405,19 +462,45 @@ def test_threads_read_while_one_waits_for_another_process(path: Path, db: Databa
 def test_ctrl_c_ends_the_wait_for_a_lock(path: Path, db: Database) -> None:
     """What is raised while waiting comes out unchanged, and the object can be used afterwards."""
     db.write(put)
-    holder = apsw.Connection(str(path))
-    holder.execute("BEGIN IMMEDIATE")
 
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
     waiting = Database(path, sleep=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        waiting.write(lambda tx: put(tx, "y"))
-    holder.execute("ROLLBACK")
+    with held(path) as other:
+        with pytest.raises(KeyboardInterrupt):
+            waiting.write(lambda tx: put(tx, "y"))
+        let_go(other)
     waiting.write(lambda tx: put(tx, "z"))
     assert db.read(names) == ["x", "z"]
     waiting.close()
+
+
+@pytest.mark.parametrize("where", ["begun", "written", "committing", "closing"])
+def test_a_handler_that_raises_leaves_no_transaction_behind(path: Path, db: Database, where: str) -> None:
+    """Ctrl-C, or an alarm: between any two lines, those that end the transaction too. Nobody is locked out."""
+    db.write(put)
+    places = {"begun": "_check_identity", "written": "stand", "committing": "_commit", "closing": "_roll_back"}
+    left = [places[where]]
+
+    def trace(frame: Any, event: str, _: object) -> None:
+        if event == "call" and left and frame.f_code.co_name == left[0]:
+            left.clear()
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            db.write(lambda tx: put(tx, "y"))
+            db.read(names)
+    finally:
+        sys.settrace(before)
+    other = Database(path, sleep=lambda _: pytest.fail("it is locked"))
+    other.write(lambda tx: put(tx, "z"))
+    assert {"x", "z"} <= set(db.read(names))
+    db.write(lambda tx: put(tx, "zz"))
+    other.close()
 
 
 def test_another_process_is_waited_for(path: Path, db: Database) -> None:
