@@ -11,6 +11,7 @@ import random
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -80,6 +81,7 @@ class Engine:
         """The process in which a worker takes up what is due: a forked child inherits the number, not the work."""
         self._mine: dict[Claim, int] = {}  # by whom executed, a pid: a forked child inherits the table, not the runs
         self._lock = threading.Lock()
+        _engines.add(self)
 
     @property
     def path(self) -> Path:
@@ -317,3 +319,15 @@ class Engine:
         for run in runs.owned_by(tx, owner_id):
             transitions.give_back(tx, run.row_id, self.now(), crash=False)
         owner_rows.remove(tx, owner_id)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    # Whoever held one at the fork is not in the child.
+    for engine in _engines:
+        engine._lock = threading.Lock()
+
+
+process.on_fork(forget=_renew_locks)

@@ -37,6 +37,8 @@ class _Joined:
 
 
 _joined: weakref.WeakKeyDictionary[apsw.Connection, _Joined] = weakref.WeakKeyDictionary()
+_inherited: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()  # the parent's: not even to be looked at
+_born_within: set[Path] = set()  # files on which the parent had a transaction open when it forked this process
 _lock = threading.Lock()
 
 
@@ -82,6 +84,12 @@ def refuse_to_wait(path: Path) -> None:
 
     Known of a transaction that took part, and wherever there is one thread only: SQLite does not say whose it is.
     """
+    if path in _born_within:
+        raise UsageError(
+            f"this process was forked in the middle of a transaction on {path}, and SQLite takes that for its own: it"
+            " can never write there",
+            hint="fork before the transaction or after it, or start a new program (subprocess, spawn)",
+        )
     with _lock:
         mine = [one for one, joined in _joined.items() if joined.thread == threading.get_ident()]
     alone = threading.active_count() == 1
@@ -94,8 +102,8 @@ def refuse_to_wait(path: Path) -> None:
 
 def writers(path: Path) -> list[apsw.Connection]:
     """The application's connections in this process that hold a write transaction on the file."""
-    known = process.ours()
-    return [one for one in apsw.connections() if _writes(one) and one not in known and _same_file(one, path)]
+    others = [one for one in apsw.connections() if one not in _inherited and one not in process.ours()]
+    return [one for one in others if _writes(one) and _same_file(one, path)]
 
 
 def _writes(connection: apsw.Connection) -> bool:
@@ -119,8 +127,9 @@ def _traced(reference: weakref.ref[apsw.Connection], event: dict[str, Any]) -> N
     if acts:
         try:
             threading.Thread(target=_look, args=(reference, acts), name="durable-after-commit").start()
-        except RuntimeError:
-            pass  # no more threads: raised here, it would come out of a COMMIT that was done; who waits looks again
+        except RuntimeError:  # no more threads; raised here, it would come out of a COMMIT that was done
+            with _lock:
+                joined.waiting.extend(acts)
 
 
 def _look(reference: weakref.ref[apsw.Connection], acts: list[Callable[[], bool]]) -> None:
@@ -166,8 +175,11 @@ def _forget() -> None:
     # A forked child has no transaction of the parent's, and whoever held the lock is not there.
     global _lock
     _lock = threading.Lock()
+    _inherited.update(apsw.connections())
     for joined in _joined.values():
         joined.end.detach()
+        if joined.thread is not None:
+            _born_within.add(joined.path)
     _joined.clear()
 
 

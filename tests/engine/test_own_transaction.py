@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -14,7 +15,9 @@ import pytest
 from enginekit import define_job, duplicates, holder, in_child, live_owner, own, put, snapshot, told
 
 from durable_cli import Debounce, Durable, KeyTaken, workflow
-from durable_cli.errors import DurableError, InvalidInput, UsageError
+from durable_cli.errors import DatabaseNotFound, DurableError, InternalError, InvalidInput, UsageError
+from durable_cli.store import joined
+from durable_cli.store.contention import Contention
 
 POLICIES = ("use_existing", "error", "cancel_existing", "run_again", "send_event:poke")
 
@@ -359,6 +362,111 @@ def test_a_connection_that_cannot_be_used(
     assert snapshot(durable) == before
 
 
+def _linked(durable: Durable) -> apsw.Connection:
+    os.link(durable.path, durable.path.with_name("link.db"))
+    return apsw.Connection(str(durable.path.with_name("link.db")))
+
+
+def _writable_by_all(durable: Durable) -> apsw.Connection:
+    durable.path.chmod(0o666)
+    return apsw.Connection(str(durable.path))
+
+
+@pytest.mark.parametrize("make", [_linked, _writable_by_all])
+def test_a_file_that_durable_would_not_use_itself(
+    durable: Durable, app: apsw.Connection, make: Callable[[Durable], apsw.Connection]
+) -> None:
+    """Through another hard link SQLite writes to another -wal, and the commits are lost with that name."""
+    app.close()
+    durable.close()
+    connection = make(durable)
+    begin(connection)
+    with pytest.raises(DurableError):
+        durable.start(define_job(), 1, key="k", connection=connection)
+    assert connection.changes() == 0
+    connection.execute("ROLLBACK")
+    connection.close()
+
+
+def test_tables_are_not_made_where_that_was_ruled_out(db: Path) -> None:
+    """`create=False` means the same on both ways in."""
+    app = apsw.Connection(str(db))
+    begin(app)
+    with Durable(db, create=False) as it, pytest.raises(DatabaseNotFound):
+        it.start(define_job(), 1, connection=app)
+    app.execute("COMMIT")
+    assert app.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+    app.close()
+
+
+def _dict_rows(app: apsw.Connection) -> None:
+    app.row_trace = lambda cursor, row: {
+        name[0]: value for name, value in zip(cursor.get_description(), row, strict=True)
+    }
+
+
+def _no_rows(app: apsw.Connection) -> None:
+    app.row_trace = lambda cursor, row: None
+
+
+def _no_statements(app: apsw.Connection) -> None:
+    app.exec_trace = lambda cursor, sql, bindings: "durable" not in sql
+
+
+class _Rows(apsw.Cursor):
+    def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__(connection)
+        self.row_trace = lambda cursor, row: list(row)
+
+
+def _cursors(app: apsw.Connection) -> None:
+    app.cursor_factory = _Rows
+
+
+@pytest.mark.parametrize("make", [_dict_rows, _no_rows, _no_statements, _cursors])
+def test_an_application_may_make_its_own_rows(
+    durable: Durable, app: apsw.Connection, make: Callable[[apsw.Connection], None]
+) -> None:
+    """Rows as dicts are common with apsw. What it set stays set, and is not asked about our statements."""
+    make(app)
+    job = define_job()
+    begin(app)
+    first = durable.start(job, 1, key="k", connection=app)
+    again = durable.start(job, 2, key="k", connection=app)
+    app.execute("COMMIT")
+    assert (first.outcome, again.outcome, again.run_id) == ("created", "existing", first.run_id)
+    assert durable.run(first.run_id).input == "1"
+
+
+@pytest.mark.parametrize("state", ["closed", "busy"])
+def test_a_connection_that_fails_is_our_error(durable: Durable, app: apsw.Connection, state: str) -> None:
+    """Not one of apsw's."""
+    if state == "closed":
+        app.close()
+        with pytest.raises(UsageError, match="cannot be used"):
+            durable.start(define_job(), 1, connection=app)
+        return
+    found: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            durable.start(define_job(), 1, connection=app)
+        except DurableError as error:
+            found.append(error)
+
+    def from_another_thread() -> int:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(20)
+        return 1
+
+    app.create_scalar_function("from_another_thread", from_another_thread, 0)
+    begin(app)
+    app.execute("SELECT from_another_thread()").fetchall()
+    app.execute("ROLLBACK")
+    assert [type(error) for error in found] in ([UsageError], [InternalError])
+
+
 def test_what_is_wrong_with_the_start_leaves_the_transaction_alone(durable: Durable, app: apsw.Connection) -> None:
     @workflow(name="typed", key="n:{n}")
     def typed(ctx: Any, input: dict[str, int]) -> None:
@@ -425,6 +533,91 @@ def test_another_thread_waits_for_the_commit(durable: Durable, app: apsw.Connect
         thread.join(20)
     assert [(one.outcome, one.run_id) for one in answers] == [("existing", first)]
     assert durable_now.run(second.run_id).holds_key
+
+
+def test_a_connection_that_took_part_once_may_be_another_threads_now(durable: Durable, app: apsw.Connection) -> None:
+    """As from a pool: what it holds in another thread is waited for, and is no transaction of ours."""
+    job = define_job()
+    begin(app)
+    durable.start(job, 1, key="first", connection=app)
+    app.execute("COMMIT")
+    settled()
+    begun, met = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begin(app)
+        begun.set()
+        assert met.wait(10)
+        app.execute("COMMIT")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert begun.wait(10)
+    durable._engine.database._contention = Contention(sleep=lambda _: (met.set(), thread.join(10))[1])
+    assert durable.start(job, 2, key="second").outcome == "created"
+    assert met.is_set()
+
+
+def test_a_child_forked_beside_a_thread_that_holds_a_lock(durable: Durable, app: apsw.Connection) -> None:
+    """Whoever held it is not in the child. What took part before is over there, and nothing of ours."""
+    job = define_job()
+    begin(app)
+    durable.start(job, 1, key="k", connection=app)
+    app.execute("COMMIT")
+    settled()
+    with joined._lock, durable._engine._lock:
+        assert in_child(lambda: durable.execute(job, 2, key="other")) == 0
+    assert durable.find(key="other").status == "completed"
+
+
+def test_a_child_forked_inside_the_transaction_is_told_so(durable: Durable, app: apsw.Connection) -> None:
+    """SQLite in the child believes that it holds the parent's lock itself: it would wait for ever."""
+    job = define_job()
+    begin(app)
+    durable.start(job, 1, key="k", connection=app)
+
+    def child() -> None:
+        with pytest.raises(UsageError, match="forked in the middle of a transaction"):
+            durable.start(job, 2, key="other")
+
+    assert in_child(child) == 0
+    app.execute("COMMIT")
+    assert [run.key for run in durable.runs(workflow="job")] == ["k"]
+
+
+def test_no_thread_left_to_look_whether_it_is_committed(
+    durable: Durable, app: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A COMMIT that was done never raises; what is to be told is told after the next one."""
+    job, heard = define_job(), Heard(durable)
+
+    def exhausted(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    begin(app)
+    durable.start(job, 1, key="k", connection=app)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", exhausted)
+        app.execute("COMMIT")
+    assert durable.find(key="k").status == "pending"
+    assert heard.names() == []
+    begin(app)
+    order(app, "tea")
+    app.execute("COMMIT")
+    assert heard.wait(1) == ["run.started"]
+
+
+def test_reading_in_a_transaction_on_a_file_that_is_not_ready(db: Path) -> None:
+    """Opening it would have to write: said at once, not after 30 s."""
+    app = apsw.Connection(str(db))  # not in WAL mode
+    with Durable(db) as it:
+        begin(app)
+        it.start(define_job(), 1, key="k", connection=app)
+        with pytest.raises(UsageError, match="this thread holds a write transaction"):
+            it.runs()
+        app.execute("COMMIT")
+        assert [run.key for run in it.runs()] == ["k"]
+    app.close()
 
 
 # -- policies of the workflow --------------------------------------------------------------------------------------
