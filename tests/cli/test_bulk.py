@@ -58,6 +58,8 @@ BAD = [
     (b'{"at": "soon"}', "usage_error"),
     (b'{"delay": {}}', "invalid_duration"),
     (b'{"timeout": "x"}', "invalid_duration"),
+    (b'{"timeout": 0}', "usage_error"),
+    (b'{"at": "9999-12-31T23:59:59-12:00"}', "usage_error"),
     (b'{"at": "2999-01-01", "delay": "1h"}', "usage_error"),
     (b"\xff\xfe", "invalid_input"),
     (b"[" * 200_000, "invalid_input"),
@@ -77,6 +79,24 @@ def test_a_bad_line_is_answered_and_stops_no_other(cli, dry):
     assert all(one["error"]["message"] for one in answers[1::2])
     assert result.err == f"error: {len(BAD)} of {2 * len(BAD)} lines were refused\n"
     assert len(cli("runs", "list", "--json").document) == (0 if dry else len(BAD))
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_the_first_line(cli):
+    """Editors on Windows write one."""
+    result, answers = feed(cli, b'\xef\xbb\xbf{"input": 1}', {"input": 2}, target="flows:sync")
+    assert (result.code, [one["outcome"] for one in answers]) == (0, ["created", "created"])
+
+
+def test_a_bug_is_told_although_the_answer_has_begun(cli, monkeypatch):
+    """Its document cannot be written any more; it is on stderr then."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken inside")
+
+    monkeypatch.setattr("durable_cli.cli.bulk._items", broken)
+    result = cli("start", "flows:echo", "--input-lines", "-", "--json", stdin=lines({}))
+    assert (result.code, result.out) == (70, "[]\n")
+    assert "broken inside" in result.err
 
 
 def test_a_refused_start_is_an_error_of_its_line(cli):
@@ -117,7 +137,10 @@ def test_from_a_file(cli):
 
 @pytest.mark.parametrize(
     "more",
-    [["--key", "k"], ["--input", "1"], ["-P", "a=1"], ["--at", "18:00"], ["--delay", "1h"], ["-E", "7"]],
+    [
+        *(["--key", "k"], ["--input", "1"], ["-P", "a=1"], ["--at", "18:00"], ["--delay", "1h"], ["-E", "7"]),
+        *(["--key", ""], ["--delay", ""], ["-E", "0"], ["--timeout", ""]),
+    ],
     ids=str,
 )
 def test_what_a_line_says_is_not_said_beside_it(cli, more):

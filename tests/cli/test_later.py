@@ -69,6 +69,7 @@ def test_a_moment_is_read(berlin, text, found):
         ("2026-13-01", "not a moment"),
         ("1h", "not a moment"),
         ("\x1b[2J", "not a moment"),
+        ("9999-12-31T23:59:59-12:00", "beyond what a calendar can say"),
     ],
 )
 def test_what_is_over_or_no_moment_is_refused(berlin, text, reason):
@@ -83,6 +84,26 @@ def test_the_day_on_which_the_clock_is_set_has_its_own_length(monkeypatch):
     session = FakeSession(datetime(2027, 3, 27, 22, 30, tzinfo=UTC))
     at, _ = moments.ahead("12:00", session)
     assert at - session.now() == timedelta(hours=11.5) / timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("02:50", "01:50"),  # once more, by the winter's clock
+        ("today 02:50", "01:50"),
+        ("02:30", "01:30"),  # not the time that clocks showed 70 minutes ago
+        ("02:39", "01:39+1"),  # over in both hours: tomorrow
+    ],
+)
+def test_in_the_hour_that_comes_twice(monkeypatch, text, found):
+    """02:40 for the second time, in Berlin on the night to winter: the next time that clocks show it."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    now = datetime(2026, 10, 25, 1, 40, tzinfo=UTC)
+    if text == "02:30":
+        now = datetime(2026, 10, 25, 0, 40, tzinfo=UTC)  # for the first time
+    at, _ = moments.ahead(text, FakeSession(now))
+    clock, _, days = found.partition("+")
+    assert f"{datetime.fromtimestamp(at / 1000, UTC):%H:%M %d}" == f"{clock} {25 + int(days or 0)}"
 
 
 def test_a_zone_without_a_name_is_needed_only_for_local_times(monkeypatch):

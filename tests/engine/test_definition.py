@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from durable_cli import Durable
 from durable_cli.definition import (
     UNSET,
     Retry,
@@ -264,6 +265,17 @@ def test_reuse_is_no_option_of_a_start() -> None:
         flow.start(1, reuse="never")
     with pytest.raises(UsageError, match="no option 'colour'"):
         refuse_start_options(["colour"])
+
+
+def test_a_workflow_is_started_with_all_options_of_a_start(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flow.start(...)` is `Durable().start(flow, ...)`."""
+    monkeypatch.setenv("DURABLE_DB", str(db))
+    flow = workflow(lambda_named("later"))
+    started = flow.start(key="k", delay="1h", timeout="2h", run_id="abcdefghjk")
+    with Durable() as durable:
+        run = durable.run("abcdefghjk")
+    assert (started.run_id, run.timeout_ms) == (run.id, 7_200_000)
+    assert run.due_at - run.created_at == 3_600_000
 
 
 # -- Retry ---------------------------------------------------------------------------------------------------------

@@ -310,6 +310,13 @@ def test_a_trusted_clock_is_the_mark_from_then_on(durable: Durable, clock: Any) 
 # -- many starts ---------------------------------------------------------------------------------------------------
 
 
+class _BrokenZone(dt.tzinfo):
+    """A zone is the caller's code too."""
+
+    def utcoffset(self, when: dt.datetime | None) -> dt.timedelta:
+        raise ValueError("no such place")
+
+
 def test_many_starts_have_an_answer_each(durable: Durable) -> None:
     """In one transaction and in order; one that is refused stops no other."""
 
@@ -330,6 +337,10 @@ def test_many_starts_have_an_answer_each(durable: Durable) -> None:
             {"input": {"n": 3}, "delay": "1h"},
             {"input": {"n": 3}, "at": dt.datetime(2030, 1, 1), "key": "naive"},
             {"input": {"n": 3}, "priority": 1},
+            {1: 2, "colour": 3},
+            {"input": {"n": 3}, "timeout": 0},
+            {"input": {"n": 3}, "at": dt.datetime(2030, 1, 1, tzinfo=_BrokenZone())},
+            {"input": {"n": 3}, "at": dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(dt.timedelta(hours=-12)))},
             "not an item",
             {"input": {"n": 1}, "on_duplicate": "cancel_existing"},
         ],
@@ -344,9 +355,7 @@ def test_many_starts_have_an_answer_each(durable: Durable) -> None:
         "created",
         InvalidKey.__name__,
         "created",
-        UsageError.__name__,
-        UsageError.__name__,
-        UsageError.__name__,
+        *[UsageError.__name__] * 7,
         "replaced",
     ]
     first, second = answers[0], answers[1]
