@@ -271,11 +271,11 @@ def test_a_workflow_is_started_with_all_options_of_a_start(db: Path, monkeypatch
     """`flow.start(...)` is `Durable().start(flow, ...)`."""
     monkeypatch.setenv("DURABLE_DB", str(db))
     flow = workflow(lambda_named("later"))
-    started = flow.start(key="k", delay="1h", timeout="2h", run_id="abcdefghjk")
+    started = flow.start(key="k", at=dt.datetime(2999, 1, 1, tzinfo=dt.UTC), timeout="2h", run_id="abcdefghjk")
     with Durable() as durable:
         run = durable.run("abcdefghjk")
     assert (started.run_id, run.timeout_ms) == (run.id, 7_200_000)
-    assert run.due_at - run.created_at == 3_600_000
+    assert run.due_at == dt.datetime(2999, 1, 1, tzinfo=dt.UTC).timestamp() * 1000
 
 
 # -- Retry ---------------------------------------------------------------------------------------------------------
