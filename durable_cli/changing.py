@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -123,7 +124,7 @@ class Changer(Reader):
     def release_key(self, run: str, *, by: str | None = None) -> Run:
         """Let the key of a finished holder go. Raises RunNotFound, NotFinished, NoKey. `by`: default the user."""
         found = self.run(run)
-        who = by or getpass.getuser()
+        who = by or _user()
 
         def write(tx: Tx) -> DurableError | None:
             return settling.release(tx, runs.get(tx, found.row_id), by=who, now=self._engine.now())
@@ -233,3 +234,11 @@ def result_of(started: starting.Started) -> StartResult:
 def _raise(refusal: DurableError | None) -> None:
     if refusal is not None:
         raise refusal
+
+
+def _user() -> str:
+    """The user's name; a container may have a number only."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -76,7 +76,8 @@ def end(
         return None
     reuse = reuse or reuse_of(tx, run.workflow)
     if arbitration.decide_succession(status, reuse) is arbitration.Succession.CANCEL:
-        kept = RunError("KeyKept", f"run {run.id} ended {status} and reuse={reuse} keeps the key {run.key!r} for it")
+        text = f"run {run.id} ended {status} and reuse={reuse} keeps the key {run.key!r} for it"
+        kept = RunError("KeyKept", text, fields={"run_id": run.id})
         _close(tx, waiting, Status.CANCELLED, now=now, error=kept)  # somebody may wait for its end
         return None
     hand_over(tx, from_run=run, to_run=waiting, reason="promoted", now=now)
@@ -122,7 +123,7 @@ def replace(tx: Tx, holder: Run, *, by_id: str, now: int) -> Run | None:
     """Cancel an unfinished holder for the run that a start is about to insert. Returns the run that waited behind it,
     which has to wait behind the new one (the caller knows its row).
     """
-    error = RunError("Replaced", f"replaced by run {by_id}")
+    error = RunError("Replaced", f"replaced by run {by_id}", fields={"run_id": by_id})
     _close(tx, holder, Status.CANCELLED, now=now, error=error)
     waiting = runs.waiting_behind(tx, holder.row_id)  # now: a child of the holder's has been cancelled with it
     transitions.drop_key(tx, holder.row_id)

@@ -79,7 +79,7 @@ async def wait(operations: Operations, wanted: Wanted, values: Codec) -> Any:
     """Wait for events or a person's answer; the value, the default, or WaitTimeout."""
     execution = operations.execution
     if not isinstance(wanted.default, NoDefault):
-        canonical(wanted.default)  # refuse what cannot be stored before anything waits
+        canonical(wanted.default, place=f"the default of {wanted.name!r}")  # refused before anything waits
     with operations.entered(wanted.kind, wanted.name) as found:
         if isinstance(found, Recorded):
             return _value(operations, found.step, values)

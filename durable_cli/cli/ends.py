@@ -97,6 +97,12 @@ def _traceback_lines(trace: str, session: Session) -> list[str]:
 
 
 def _hints(run: Run) -> list[str]:
+    """What goes on. A run that gave way to another one is not to be tried again blindly."""
+    other = (run.error.fields or {}).get("run_id") if run.error is not None else None
+    if other is not None and run.error is not None and run.error.type == "Replaced":
+        return [f"durable runs show {other}"]
+    if other is not None and run.error is not None and run.error.type == "KeyKept":
+        return [f"durable release-key {other}"]
     if run.status in (Status.FAILED, Status.CANCELLED):
         return [f"durable retry {run.id} --foreground"]
     return [f"durable runs show {run.id}"]

@@ -55,9 +55,9 @@ def _no_constant(name: str) -> Any:
 def parse_json(text: str | bytes, where: str) -> Any:
     """A JSON value. Raises InvalidInput with the place of the mistake."""
     try:
-        decoded = text.decode() if isinstance(text, bytes) else text
+        decoded = text.decode() if isinstance(text, bytes) else _valid(text)
         return json.loads(decoded, parse_constant=_no_constant)
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise InvalidInput(f"{where} is not valid UTF-8") from None
     except RecursionError:
         raise InvalidInput(f"{where} is nested too deeply") from None
@@ -67,6 +67,12 @@ def parse_json(text: str | bytes, where: str) -> Any:
         raise InvalidInput(f"{where} is not JSON: {error.msg} at {place}", hint=hint) from None
     except ValueError as error:
         raise InvalidInput(f"{where} is not JSON: {error}") from None
+
+
+def _valid(text: str) -> str:
+    """An argument, unless it stands for bytes that are no text (Python makes lone surrogates of those)."""
+    text.encode()
+    return text
 
 
 def apply_params(base: Any, params: Sequence[str], *, given: bool) -> Any:
@@ -90,7 +96,10 @@ def parse_param(param: str) -> tuple[tuple[str, ...], Any]:
     path = tuple((name[:-1] if is_json else name).split("."))
     if not all(path):
         raise UsageError(f"-P {param!r}: a name is missing before the =")
-    return path, parse_json(text, f"-P {path[-1]}") if is_json else text
+    try:
+        return path, parse_json(text, f"-P {path[-1]}") if is_json else _valid(text)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"-P {path[-1]!a} is not valid UTF-8") from None
 
 
 def _set(target: dict[str, Any], path: tuple[str, ...], value: Any, param: str, seen: set[tuple[str, ...]]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from durable_cli.errors import DatabaseNotFound, DatabaseUnusable
 from durable_cli.store import failures
 
+_LONGEST_NAME = 255  # bytes, on every file system of interest
 Identity = tuple[int, int]  # (device, inode)
 
 
@@ -29,6 +30,7 @@ def make_ready(path: Path, *, create: bool) -> None:
 
     Raises `DatabaseNotFound` (nothing there and not `create`), `DatabaseUnusable`, `DatabaseReadOnly`, `DiskFull`.
     """
+    _refuse_name(path)
     beside = [name for name in (f"{path}-wal", f"{path}-shm") if os.path.exists(name)]  # asked first: made later
     try:
         about = os.stat(path)
@@ -51,6 +53,19 @@ def make_ready(path: Path, *, create: bool) -> None:
             hint=f"keep one name; find the others with: find / -xdev -inum {about.st_ino}",
         )
     _refuse_strangers(path, about)
+
+
+def _refuse_name(path: Path) -> None:
+    """SQLite takes UTF-8, and puts files of longer names beside it: said before anything is made."""
+    raw = os.fsencode(path)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise DatabaseUnusable(f"the path {str(path)!a} is not valid UTF-8") from None
+    if len(os.path.basename(raw)) > _LONGEST_NAME - len("-journal"):
+        raise DatabaseUnusable(
+            f"the name of the file has {len(os.path.basename(raw))} bytes: names beside it would not fit"
+        )
 
 
 def sync_directory(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from durable_cli.errors import DurableError, InternalError
+from durable_cli.errors import DurableError, InternalError, UsageError
 from durable_cli.store import failures, process
 
 
@@ -103,6 +103,8 @@ class Tx:
                     names = [column[0] for column in cursor.get_description()]
                 rows.append(row)
             return names, rows
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{error.object!a} is not valid UTF-8, so it cannot be stored") from None
         except apsw.Error as error:
             failure = failures.translate(error, self._path, self._connection.system_errno)
             if not self._connection.in_transaction:

@@ -105,6 +105,47 @@ def test_following_the_advice_works(cli):
     assert cli("keys", "list", "--fields", "holder_id").out == f"{new['run_id']}\n"
 
 
+def test_a_run_that_gave_way_is_not_to_be_retried_blindly(cli, wait_for):
+    """Its report names the run that took its place, or the one whose key it waited for."""
+    job = ("exec", "--name", "job", "--key", "k")
+    with cli.process(*job, "--", "sleep", "60") as replaced:
+        wait_for(lambda: cli("keys", "list", "--fields", "status").out == "running\n")
+        assert cli(*job, "--on-duplicate", "cancel_existing", "--", "true").code == 0
+        new = cli("runs", "list", "--limit", "1", "--format", "ids").out.strip()
+        assert replaced.wait(15) == 5
+        assert replaced.stderr.read().decode().endswith(f"hint: durable runs show {new}\n")
+    assert cli("runs", "show", new).code == 0
+
+
+def test_a_user_without_a_name_releases_keys_too(cli, monkeypatch):
+    """As in a container that runs with a number: `docker run -u 12345`."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    cli("run", "flows:once", "--key", "k")
+    assert cli("release-key", "--key", "k").code == 0
+    assert cli("activity", "--kind", "key_released", "--json").document[0]["details"]["by"].startswith("uid ")
+
+
+@pytest.mark.parametrize("name", ["\udcff.db", "n" * 250 + ".db"])
+def test_a_name_that_no_database_can_have(cli, name):
+    """Exit 78, and no file is left behind."""
+    result = cli("start", "flows:echo", "--db", str(cli.dir / name))
+    assert (result.code, "bug" in result.err) == (78, False)
+    assert not (cli.dir / name).exists()
+
+
+def test_code_below_a_directory_that_is_not_utf_8(cli):
+    """Its place could not be stored: exit 2, nothing started."""
+    folder = cli.dir / "d\udcff"
+    folder.mkdir()
+    (folder / "odd.py").write_text("from durable_cli import workflow\n\n@workflow\ndef odd(ctx):\n    ctx.now()\n")
+    result = cli("start", str(folder / "odd.py"))
+    assert (result.code, "not valid UTF-8" in result.err) == (2, True)
+
+
 def test_a_key_kept_by_a_run_that_did_not_complete(cli):
     """run: exit 1 and it says so; start: the id, exit 0, and it says so (C11, B06)."""
     cli("run", "flows:bad_once", "--key", "k", "-q")

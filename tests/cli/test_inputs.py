@@ -109,6 +109,9 @@ def test_input_from_file_and_stdin(cli):
         (["--key", ""], "empty"),
         (["--key", "é" * 128], "256 bytes"),
         (["--key", "\udcff"], "a lone surrogate"),
+        (["--input", '"\udcff"'], "not valid UTF-8"),
+        (["-P", "a=\udcff"], "not valid UTF-8"),
+        (["-P", 'a:="\udcff"'], "not valid UTF-8"),
     ],
 )
 def test_a_bad_input_or_key_starts_nothing(cli, argv, message):

@@ -781,6 +781,19 @@ def test_two_runs_that_wait_for_each_other(durable: Durable, kind: str) -> None:
     assert [result(durable, run_id) for run_id in runs] == ["Deadlock", "Deadlock"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operation", ["wait_for_event", "wait_for_input"])
+def test_a_default_that_cannot_be_stored_names_its_wait(durable: Durable, kind: str, operation: str) -> None:
+    """Before anything waits."""
+
+    async def body(ctx: Any, _: object) -> Any:
+        return await getattr(ctx, operation)("the answer", timeout="1s", default=object())
+
+    run = durable.run(started(durable, define(kind, body)))
+    assert (run.status, run.steps) == ("failed", ())
+    assert "the default of 'the answer'" in run.error.message
+
+
 def test_a_swallowed_rest_is_raised_again(durable: Durable, clock: Clock) -> None:
     """`except BaseException` around a wait does not make the run go on too early."""
 
