@@ -21,7 +21,7 @@ PACKAGE = ROOT / "durable_cli"
 LAYERS = """
 errors model
 tracebacks patience wake terminal processes
-core.timing core.keys core.arbitration core.lifecycle core.replay core.clocks core.policies core.plain core.shapes
+core.timing core.keys core.arbitration core.lifecycle core.replay core.clocks core.policies core.plain core.shapes core.fields
 core.cron_items core.cron_fields core.cron core.crontab core.schedules core.diff
 store.process store.contention store.failures store.files store.filesystem store.guard store.library store.transaction store.schema
 store.copying store.joined store.database store.checkpoint store.checks store.history store.runs store.transitions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -100,6 +101,24 @@ def parse_param(param: str) -> tuple[tuple[str, ...], Any]:
         return path, parse_json(text, f"-P {path[-1]}") if is_json else _valid(text)
     except UnicodeEncodeError:
         raise InvalidInput(f"-P {path[-1]!a} is not valid UTF-8") from None
+
+
+def refuse_unknown(params: Sequence[str], fields: frozenset[str] | None) -> None:
+    """UsageError for a `-P` that names none of the fields; `fields` None: any name will do.
+
+    Types mostly ignore what they do not know, and a mistyped name would be a default instead of what was meant.
+    """
+    if fields is None:
+        return
+    for param in params:
+        name = parse_param(param)[0][0]
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            raise UsageError(
+                f"-P {param!r}: the input has no field {name!r}",
+                facts=(f"there are: {', '.join(sorted(fields))}",) if fields else (),
+                hint=f"did you mean {near[0]}?" if near else None,
+            )
 
 
 def _set(target: dict[str, Any], path: tuple[str, ...], value: Any, param: str, seen: set[tuple[str, ...]]) -> None:

@@ -19,9 +19,10 @@ from durable_cli.cli.executing import (
     start_document,
     tell_existing,
 )
-from durable_cli.cli.inputs import NOT_BY_PARAMS, apply_params, read_input
+from durable_cli.cli.inputs import NOT_BY_PARAMS, apply_params, read_input, refuse_unknown
 from durable_cli.cli.options import check_choice, check_duration
 from durable_cli.cli.session import Session
+from durable_cli.core.fields import known_fields
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import InvalidInput, KeyTaken, NotFound, UsageError
@@ -130,9 +131,10 @@ class Call:
         return [*argv, *(["--"] if target.startswith("-") else []), target]
 
     def check(self, definition: Definition, value: dict[str, Any]) -> None:
-        """Say it where `-P` was the wrong way to give the input. Raises InvalidInput."""
+        """Say it where `-P` names a field that the input has not, or was the wrong way. Raises UsageError."""
         if not self.params:
             return
+        refuse_unknown(self.params, known_fields(definition.input.annotation))
         try:
             definition.accept_input(*value.values())
         except InvalidInput as error:

@@ -120,3 +120,18 @@ def test_a_bad_input_or_key_starts_nothing(cli, argv, message):
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert cli("runs", "list", "--json").document == []
+
+
+def test_a_mistyped_param_is_no_default(cli):
+    """Types ignore what they do not know; the command line does not."""
+    (cli.dir / "typed.py").write_text(
+        "import dataclasses\nfrom durable_cli import workflow\n\n"
+        "@dataclasses.dataclass\nclass Job:\n    keep: int = 7\n    inner: dict | None = None\n\n"
+        "@workflow\ndef job(ctx, job: Job):\n    return ctx.run('keep', lambda: job.keep)\n"
+    )
+    for command in ("run", "start"):
+        result = cli(command, "typed.py", "-P", "kep:=1")
+        assert (result.code, "did you mean keep?" in result.err) == (2, True)
+    assert cli("runs", "list", "--json").document == []
+    assert cli("run", "typed.py", "-P", "keep:=1", "-P", "inner.any=2").document == 1
+    assert cli("run", "typed.py", "--input", '{"kep": 1}').document == 7  # what the type does with JSON is its own
