@@ -18,29 +18,68 @@ if TYPE_CHECKING:
     from durable_cli.definition import Retry as Retry
     from durable_cli.definition import workflow as workflow
     from durable_cli.errors import Abort as Abort
+    from durable_cli.errors import AlreadyDefined as AlreadyDefined
     from durable_cli.errors import AlreadyFinished as AlreadyFinished
+    from durable_cli.errors import AlreadyReplayed as AlreadyReplayed
+    from durable_cli.errors import AmbiguousRun as AmbiguousRun
     from durable_cli.errors import BranchesFailed as BranchesFailed
+    from durable_cli.errors import Cancelled as Cancelled
+    from durable_cli.errors import CannotCancel as CannotCancel
     from durable_cli.errors import ChildFailed as ChildFailed
     from durable_cli.errors import ClockSuspect as ClockSuspect
+    from durable_cli.errors import ConcurrentOperation as ConcurrentOperation
+    from durable_cli.errors import CrashLoop as CrashLoop
+    from durable_cli.errors import DatabaseCorrupt as DatabaseCorrupt
+    from durable_cli.errors import DatabaseLocked as DatabaseLocked
+    from durable_cli.errors import DatabaseNotFound as DatabaseNotFound
+    from durable_cli.errors import DatabaseReadOnly as DatabaseReadOnly
+    from durable_cli.errors import DatabaseReplaced as DatabaseReplaced
+    from durable_cli.errors import DatabaseTooNew as DatabaseTooNew
+    from durable_cli.errors import DatabaseUnusable as DatabaseUnusable
+    from durable_cli.errors import DiskError as DiskError
+    from durable_cli.errors import DiskFull as DiskFull
     from durable_cli.errors import DurableError as DurableError
     from durable_cli.errors import EngineFileOpened as EngineFileOpened
     from durable_cli.errors import HttpFailed as HttpFailed
     from durable_cli.errors import InputMismatch as InputMismatch
+    from durable_cli.errors import InputNotFound as InputNotFound
+    from durable_cli.errors import InvalidConfig as InvalidConfig
+    from durable_cli.errors import InvalidCron as InvalidCron
     from durable_cli.errors import InvalidDefinition as InvalidDefinition
+    from durable_cli.errors import InvalidDuration as InvalidDuration
     from durable_cli.errors import InvalidInput as InvalidInput
     from durable_cli.errors import InvalidKey as InvalidKey
+    from durable_cli.errors import InvalidName as InvalidName
+    from durable_cli.errors import InvalidZone as InvalidZone
     from durable_cli.errors import KeyContended as KeyContended
+    from durable_cli.errors import KeyNotFound as KeyNotFound
     from durable_cli.errors import KeyTaken as KeyTaken
+    from durable_cli.errors import MissingExtra as MissingExtra
+    from durable_cli.errors import ModuleFailed as ModuleFailed
+    from durable_cli.errors import NestedOperation as NestedOperation
+    from durable_cli.errors import NetworkFilesystem as NetworkFilesystem
     from durable_cli.errors import NoKey as NoKey
     from durable_cli.errors import NonDeterminism as NonDeterminism
     from durable_cli.errors import NotFinished as NotFinished
+    from durable_cli.errors import NotFound as NotFound
+    from durable_cli.errors import NotOver as NotOver
+    from durable_cli.errors import NotResumable as NotResumable
     from durable_cli.errors import NotRetryable as NotRetryable
     from durable_cli.errors import NotWaiting as NotWaiting
+    from durable_cli.errors import OutcomeUnknown as OutcomeUnknown
     from durable_cli.errors import RunNotFound as RunNotFound
+    from durable_cli.errors import ScheduleNotFound as ScheduleNotFound
+    from durable_cli.errors import ScheduleTaken as ScheduleTaken
     from durable_cli.errors import ShellFailed as ShellFailed
     from durable_cli.errors import StepFailed as StepFailed
+    from durable_cli.errors import StepTimeout as StepTimeout
+    from durable_cli.errors import Unreadable as Unreadable
+    from durable_cli.errors import UnsafeCode as UnsafeCode
     from durable_cli.errors import Unstorable as Unstorable
+    from durable_cli.errors import UsageError as UsageError
     from durable_cli.errors import WaitTimeout as WaitTimeout
+    from durable_cli.errors import WorkflowMoved as WorkflowMoved
+    from durable_cli.errors import WorkflowNotFound as WorkflowNotFound
     from durable_cli.foreground import Execution as Execution
     from durable_cli.http import HttpResult as HttpResult
     from durable_cli.keyrules import cel as cel
@@ -62,29 +101,68 @@ _HOME = {
     "definition": ("Retry", "workflow"),
     "errors": (
         "Abort",
+        "AlreadyDefined",
         "AlreadyFinished",
+        "AlreadyReplayed",
+        "AmbiguousRun",
         "BranchesFailed",
+        "Cancelled",
+        "CannotCancel",
         "ChildFailed",
         "ClockSuspect",
+        "ConcurrentOperation",
+        "CrashLoop",
+        "DatabaseCorrupt",
+        "DatabaseLocked",
+        "DatabaseNotFound",
+        "DatabaseReadOnly",
+        "DatabaseReplaced",
+        "DatabaseTooNew",
+        "DatabaseUnusable",
+        "DiskError",
+        "DiskFull",
         "DurableError",
         "EngineFileOpened",
         "HttpFailed",
         "InputMismatch",
+        "InputNotFound",
+        "InvalidConfig",
+        "InvalidCron",
         "InvalidDefinition",
+        "InvalidDuration",
         "InvalidInput",
         "InvalidKey",
+        "InvalidName",
+        "InvalidZone",
         "KeyContended",
+        "KeyNotFound",
         "KeyTaken",
+        "MissingExtra",
+        "ModuleFailed",
+        "NestedOperation",
+        "NetworkFilesystem",
         "NoKey",
         "NonDeterminism",
         "NotFinished",
+        "NotFound",
+        "NotOver",
+        "NotResumable",
         "NotRetryable",
         "NotWaiting",
+        "OutcomeUnknown",
         "RunNotFound",
+        "ScheduleNotFound",
+        "ScheduleTaken",
         "ShellFailed",
         "StepFailed",
+        "StepTimeout",
+        "Unreadable",
+        "UnsafeCode",
         "Unstorable",
+        "UsageError",
         "WaitTimeout",
+        "WorkflowMoved",
+        "WorkflowNotFound",
     ),
     "foreground": ("Execution",),
     "http": ("HttpResult",),
