@@ -394,8 +394,8 @@ class ChildFailed(StepFailed):
 class ShellFailed(StepFailed):
     """The command of `ctx.shell` could not be run, was killed, or did not exit with 0.
 
-    `exit_code` is None where a signal (`signal`, its number) or a timeout ended it. As in a shell, 127 means that there
-    is no such program and 126 that it cannot be executed. `output`: its last lines.
+    `exit_code` is None where a signal (`signal`, its number) or a timeout ended it, or where how it ended is lost. As in
+    a shell, 127 means that there is no such program and 126 that it cannot be executed. `output`: its last lines.
     """
 
     carried = ("exit_code", "signal", "output")
