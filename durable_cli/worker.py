@@ -192,12 +192,12 @@ class Worker:
         if self._broken is not None:
             raise self._broken
         self._reassert()
-        self._house.look()
+        more = self._house.look()
         now = self.engine.now()
         free = self._free()
         facts = self.engine.database.read(lambda tx: self._look(tx, now, free))
         changed = self._look_after(facts) | self._fires.fire(facts.schedules)
-        if free > 0 and (facts.due or changed) and self._claim(free):
+        if (free > 0 and (facts.due or changed) and self._claim(free)) or more:
             return 0.0
         self._shrink_if_idle()
         if facts.next_at is None or free <= 0:

@@ -84,6 +84,12 @@ def waiting_behind(tx: Tx, row_id: int) -> Run | None:
     return _one(tx, "r.runs_after_id = :id", id=row_id)
 
 
+def waiting_behind_any(tx: Tx, row_ids: Sequence[int]) -> list[Run]:
+    """The runs that wait behind one of these."""
+    where = "r.runs_after_id IN (SELECT value FROM json_each(:rows))"
+    return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE {where} ORDER BY r.id", rows=json.dumps(row_ids))]
+
+
 def owned_by(tx: Tx, owner_id: int) -> list[Run]:
     """The runs that an owner has."""
     return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE r.owner_id = :owner ORDER BY r.id", owner=owner_id)]

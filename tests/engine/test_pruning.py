@@ -16,6 +16,7 @@ from durable_cli.errors import ClockSuspect, DurableError, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.model import ActivityKind
 from durable_cli.store import activity
+from durable_cli.store import pruning as pruning_rows
 
 DAY = 86_400_000
 
@@ -213,6 +214,33 @@ def test_stopped_in_between_the_rest_is_left(durable: Durable, clock: Any, monke
     assert durable.check() == []
     monkeypatch.setattr("durable_cli.pruning.pruning.delete_runs", real)
     assert durable.prune(older_than="1d").runs == 2
+
+
+def test_a_batch_goes_over_nothing_again(durable: Durable, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins where the one before ended, so what has to stay is looked at once, runs and activity alike."""
+    monkeypatch.setattr("durable_cli.pruning._BATCH", 2)
+    monkeypatch.setattr("durable_cli.pruning._ACTIVITY_BATCH", 2)
+    job, other = define_job(), define_job(name="other")
+    for n in range(5):
+        for each in (job, other):
+            durable.cancel(durable.start(each, key=f"k{n}").run_id)
+            durable.start(each, 2, key=f"k{n}")
+            durable.cancel(key=f"k{n}", workflow=each.definition.name)
+    clock.advance(8 * DAY)
+    seen: list[Any] = []
+    for name in ("old_runs", "old_activity"):
+        real = getattr(pruning_rows, name)
+        monkeypatch.setattr(
+            pruning_rows,
+            name,
+            lambda *args, real=real, **kwargs: seen.append((real, args[1])) or real(*args, **kwargs),
+        )
+    done = durable.prune(older_than="1d", workflow="other")
+    assert (done.runs, len(durable.runs())) == (10, 10)
+    assert len(seen) == len(set(seen)) > 6
+    rows = durable.activity(limit=None)
+    assert {(row.workflow, row.kind) for row in rows} == {("job", "key_handed_off"), ("other", "key_pruned")}
+    assert done.activity == 5
 
 
 # -- activity ------------------------------------------------------------------------------------------------------
