@@ -320,8 +320,17 @@ class DiskError(DurableError):
     """The disk failed."""
 
 
-FILE_ERRORS: Final = (DatabaseLocked, DiskFull, DatabaseReadOnly, DatabaseUnusable, OutcomeUnknown, DiskError)
+FILE_BROKEN: Final = (DatabaseReadOnly, DatabaseUnusable, OutcomeUnknown, DiskError)
+"""Waiting does not help, and limping on with such a file loses work."""
+
+FILE_ERRORS: Final = (DatabaseLocked, DiskFull, *FILE_BROKEN)
 """What is wrong with the file, and with nothing that anybody asked for."""
+
+
+class TooManyThreads(DurableError):
+    """This process may have no more threads now; trying again later helps."""
+
+    exit_code = 75
 
 
 class InvalidConfig(DurableError):
