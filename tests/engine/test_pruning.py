@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from enginekit import FINISHED, define_job, duplicates, live_owner, put, snapshot, told
 
-from durable_cli import Context, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
+from durable_cli import Context, Debounce, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
 from durable_cli.core.clocks import LEAP_MS, STEP_MS, Mark, suspect
 from durable_cli.errors import ClockSuspect, DurableError, UsageError
 from durable_cli.listeners import EVENTS
@@ -395,6 +396,69 @@ def test_many_starts_have_an_answer_each(durable: Durable) -> None:
     assert len(durable.runs()) == 4
     assert len(duplicates(durable, "n:1")) == 3
     assert durable.check() == []
+
+
+def add(old: list[int], new: list[int]) -> list[int]:
+    if 13 in new:
+        raise ValueError("unlucky")
+    return old + new
+
+
+def test_many_starts_merge_outside_of_their_transaction(durable: Durable, db: Path) -> None:
+    """The user's function keeps nobody from writing; all items go into one transaction, with the answers and the
+    record that they would have one after the other; each pair is merged once."""
+    calls: list[tuple[list[int], list[int]]] = []
+    with Durable(db, clock=durable._engine.now) as other:
+
+        def merge(old: list[int], new: list[int]) -> list[int]:
+            calls.append((old, new))
+            other.cancel(other.start(define_job()).run_id)  # would wait for our transaction, and fail
+            return add(old, new)
+
+        @workflow(name="sum", debounce=Debounce("1h"), merge=merge)
+        def summed(ctx: Context, numbers: list[int]) -> None:
+            return None
+
+        durable.start(summed, [0], key="b")
+        items = [{"input": [n], "key": key} for n, key in enumerate("aabab", 1)]
+        items += [{"input": [13], "key": "a"}, {"input": [7], "key": "a"}, {"input": ["x"]}, {"input": [8]}]
+        answers = durable.start_many(summed, items)
+    kinds = [type(one).__name__ if isinstance(one, DurableError) else str(one.outcome) for one in answers]
+    assert kinds == ["created", *["merged"] * 4, "InvalidInput", "merged", "InvalidInput", "created"]
+    assert {run.key: json.loads(run.input) for run in durable.runs(workflow="sum")} == {
+        "a": [1, 2, 4, 7],
+        "b": [0, 3, 5],
+        None: [8],
+    }
+    assert [one["input"] for one in duplicates(durable, "a")] == [[1], [1, 2], [1, 2, 4]]
+    assert len(calls) == len({str(call) for call in calls}) == 6
+
+
+def test_many_starts_whose_older_input_changes_meanwhile(durable: Durable, db: Path) -> None:
+    """Merged again with what is there now; an item that is overtaken again and again is refused, the others start."""
+    with Durable(db, clock=durable._engine.now) as other:
+        overtaken: list[int] = []
+
+        def merge(old: list[int], new: list[int]) -> list[int]:
+            if new == [1] and len(overtaken) < often:
+                overtaken.append(1)
+                other.start(newest, [0], key="k")
+            return old + new
+
+        @workflow(name="sum", debounce=Debounce("1h"), merge=merge)
+        def summed(ctx: Context, numbers: list[int]) -> None:
+            return None
+
+        newest = summed
+        for often, said in ((2, ["merged", "created"]), (99, ["KeyContended", "created"])):
+            overtaken.clear()
+            durable.start(summed, [9], key="k")
+            answers = durable.start_many(summed, [{"input": [1], "key": "k"}, {"input": [2]}])
+            kinds = [type(one).__name__ if isinstance(one, DurableError) else str(one.outcome) for one in answers]
+            assert kinds == said
+            input = json.loads(durable.find(key="k").input)
+            assert input == ([9, 0, 0, 1] if often == 2 else [9, 0, 0, 0, 0])
+            durable.cancel(key="k")
 
 
 def test_many_starts_of_nothing_and_what_breaks_off(durable: Durable) -> None:
