@@ -64,7 +64,7 @@ class Changer(Reader):
         found = self.run(run)
 
         def write(tx: Tx) -> DurableError | None:
-            return settling.retry(tx, runs.get(tx, found.row_id), now=self._engine.now())
+            return settling.retry(tx, runs.again(tx, found), now=self._engine.now())
 
         _raise(self._engine.write(write))
         return self.run(found.id)
@@ -75,7 +75,7 @@ class Changer(Reader):
         engine, new_id = self._engine, self._engine.new_id()
 
         def write(tx: Tx) -> starting.Started | arbitration.Rerun:
-            again = runs.get(tx, found.row_id)
+            again = runs.again(tx, found)
             return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
 
         answer = engine.write(write)
@@ -110,7 +110,7 @@ class Changer(Reader):
             if found is None:
                 return CancelResult(0, None, None)
             answer = settling.cancel(tx, found, now=engine.now(), reason=reason)
-            now = runs.get(tx, found.row_id)
+            now = runs.again(tx, found)
             return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
 
         return engine.write(write)
@@ -121,7 +121,7 @@ class Changer(Reader):
         who = by or _user()
 
         def write(tx: Tx) -> DurableError | None:
-            return settling.release(tx, runs.get(tx, found.row_id), by=who, now=self._engine.now())
+            return settling.release(tx, runs.again(tx, found), by=who, now=self._engine.now())
 
         _raise(self._engine.write(write))
         return self.run(found.id)
@@ -129,12 +129,12 @@ class Changer(Reader):
     def explain_retry(self, run: str) -> Explanation:
         """What `retry` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.retry(tx, runs.get(tx, found.row_id)))
+        return self._read(lambda tx: explaining.retry(tx, runs.again(tx, found)))
 
     def explain_rerun(self, run: str) -> Explanation:
         """What `rerun` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.rerun(tx, runs.get(tx, found.row_id)))
+        return self._read(lambda tx: explaining.rerun(tx, runs.again(tx, found)))
 
     def explain_cancel(
         self, run: str | None = None, *, key: str | None = None, workflow: str | None = None
@@ -220,7 +220,7 @@ class Changer(Reader):
         now = self._engine.now()
 
         def write(tx: Tx) -> DurableError | None:
-            run = runs.get(tx, found.row_id)
+            run = runs.again(tx, found)
             if run.finished:
                 message = f"run {run.id} is {run.status}: it receives nothing any more"
                 return AlreadyFinished(message, run_id=run.id, status=str(run.status))

@@ -38,6 +38,10 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _monotonic() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 def random_id() -> str:
     """Ten random letters, the first no digit. Ids that begin with the time would have useless prefixes."""
     return secrets.choice(_LETTERS) + "".join(secrets.choice(_ALPHABET) for _ in range(9))
@@ -65,6 +69,8 @@ class Engine:
     ) -> None:
         self.max_value_bytes = max_value_bytes
         self.now = clock or wall_clock
+        self.passed = clock or _monotonic
+        """Milliseconds, for how long something takes in this process: no step of the wall clock changes that."""
         self.new_id = ids or random_id
         self.dice = dice or random.random
         # For users' tests (`durable_cli.testing`): unwind and replay the function after each operation it recorded;

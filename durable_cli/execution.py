@@ -70,7 +70,7 @@ class Undo(Leave):
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What happened just now in a run, for whoever watches it. `due_at`: when a resting run goes on;
-    `undo`: the step is the compensation of that step."""
+    `undo`: the step is the compensation of that step; `place`: where in the run it is, names may repeat."""
 
     kind: str
     run_id: str
@@ -79,6 +79,7 @@ class Progress:
     message: str | None = None
     due_at: int | None = None
     undo: bool = False
+    place: Place | None = None
 
 
 class Face(Protocol):

@@ -53,7 +53,7 @@ class Housekeeping:
 
     def _report_long_hold(self, run: Run, now: int) -> None:
         try:
-            done = self.engine.write(lambda tx: settling.note_held_long(tx, runs.get(tx, run.row_id), now=now))
+            done = self.engine.write(lambda tx: settling.note_held_long(tx, runs.again(tx, run), now=now))
         except DurableError as error:  # a run that cannot be written is in no other's way; the file's errors come again
             log.warning("run %s has held its key too long: %s", run.id, error)
             return

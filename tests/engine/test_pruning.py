@@ -533,6 +533,20 @@ def test_whatever_is_told_can_be_listened_for() -> None:
     assert {*activity._EVENTS.values(), *(f"run.{status}" for status in FINISHED)} <= set(EVENTS)
 
 
+def test_ending_a_listener_twice_ends_it_once(durable: Durable) -> None:
+    """And no other registration, of the same function either."""
+    job, heard = define_job(), []
+    listen = lambda event, fields: heard.append(event)  # noqa: E731
+    ends = [durable.on("run.started", listen) for _ in range(2)]
+    durable.start(job)
+    for _ in range(2):
+        ends[0]()
+    durable.start(job)
+    ends[1]()
+    durable.start(job)
+    assert len(heard) == 3
+
+
 def test_a_listener_that_raises_changes_nothing(durable: Durable, caplog: pytest.LogCaptureFixture) -> None:
     job, heard = define_job(), []
 
