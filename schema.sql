@@ -279,5 +279,5 @@ CREATE TABLE durable_activity (
   CONSTRAINT input_changed_is_a_flag CHECK (input_changed IN (0, 1))
 ) STRICT;
 
-CREATE INDEX durable_activity_by_key ON durable_activity (workflow, key, id);
+CREATE INDEX durable_activity_by_key ON durable_activity (key, workflow, id) WHERE key IS NOT NULL;
 CREATE INDEX durable_activity_by_moment ON durable_activity (at);

@@ -115,9 +115,9 @@ class Durable(Timetable):
         from durable_cli import replaying
 
         found = self.replayable(key, activity_id, workflow=workflow)
-        if activity_id is None:
-            replaying.refuse_again(found)
         row = found.lost.activity
+        if activity_id is None:
+            replaying.refuse_again(key, row.id, found.replayed_as)
         definition = self._definition(row.workflow)
         request = self._request(definition, found.lost.input, key, on_duplicate, None, False)
         request = replace(request, replayed=row.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from durable_cli.errors import AmbiguousRun, InputNotFound, KeyNotFound
 from durable_cli.model import Activity, ActivityKind, Outcome, Policy, Run
 from durable_cli.store import activity as activity_rows
 from durable_cli.store import reports
+from durable_cli.store import runs as run_rows
 from durable_cli.store.database import Tx
 
 CREATED: Final = "run_created"
@@ -63,25 +64,26 @@ def log(tx: Tx, key: str, workflow: str | None) -> list[KeyEvent]:
 
     Raises KeyNotFound, AmbiguousRun.
     """
-    name, runs = _of_one_workflow(tx, key, workflow)
+    name = _workflow_of(tx, key, workflow)
+    runs = run_rows.of_key(tx, key, name)
     rows = reports.activity(tx, workflow=name, key=key)[::-1]
     lost = {one.activity.id: one for one in lost_inputs(rows, runs)}
     return merged(sorted(runs, key=lambda run: run.row_id), rows, lost)
 
 
-def _of_one_workflow(tx: Tx, key: str, workflow: str | None) -> tuple[str, list[Run]]:
-    """The workflow that is meant and its runs with the key; perhaps none, where only activity is left."""
-    runs = lookup.of_one_workflow(tx, key, workflow)
-    if runs:
-        return runs[0].workflow, runs
-    names = sorted({row.workflow for row in reports.activity(tx, workflow=workflow, key=key)})
+def _workflow_of(tx: Tx, key: str, workflow: str | None) -> str:
+    """The workflow that is meant; perhaps only activity is left of its runs."""
+    name = lookup.workflow_of(tx, key, workflow)
+    if name is not None:
+        return name
+    names = [one for one in activity_rows.workflows_of_key(tx, key) if workflow in (None, one)]
     if not names:
         raise KeyNotFound(f"nothing is known of the key {key!r}", hint="durable keys list")
     if len(names) > 1:
         raise AmbiguousRun(
             f"{len(names)} workflows had the key {key!r}", candidates=tuple(names), hint=f"add --workflow {names[0]}"
         )
-    return names[0], []
+    return names[0]
 
 
 def merged(runs: Sequence[Run], rows: Sequence[Activity], lost: Mapping[int, Lost]) -> list[KeyEvent]:
@@ -113,17 +115,26 @@ def _created(run: Run) -> KeyEvent:
 def lost_inputs(rows: Sequence[Activity], runs: Iterable[Run]) -> list[Lost]:
     """Every input of these rows (of one key, oldest first) that did not run, in their order."""
     by_id = {run.id: run for run in runs}
-    followers: dict[object, str] = {}  # who replaced whom, of the rows behind the one that is looked at
+    followers: dict[object, str] = {}
     found = []
     for row in reversed(rows):
-        if row.kind == ActivityKind.KEY_HANDED_OFF and row.details.get("reason") == Outcome.REPLACED:
-            followers[row.details.get("from")] = str(row.details.get("to"))
-        if row.kind == ActivityKind.KEY_DUPLICATE and "input" in row.details:
-            found.append(_lost(row, by_id, followers))
+        _note_follower(row, followers)
+        if _tells_of_lost(row):
+            found.append(_lost(row, by_id.get, followers))
     return found[::-1]
 
 
-def _lost(row: Activity, runs: Mapping[str, Run], followers: Mapping[object, str]) -> Lost:
+def _note_follower(row: Activity, followers: dict[object, str]) -> None:
+    """Who replaced whom, of the rows behind the one that is looked at."""
+    if row.kind == ActivityKind.KEY_HANDED_OFF and row.details.get("reason") == Outcome.REPLACED:
+        followers[row.details.get("from")] = str(row.details.get("to"))
+
+
+def _tells_of_lost(row: Activity) -> bool:
+    return row.kind == ActivityKind.KEY_DUPLICATE and "input" in row.details
+
+
+def _lost(row: Activity, run_of: Callable[[str], Run | None], followers: Mapping[object, str]) -> Lost:
     outcome = row.details.get("outcome")
     superseded = outcome not in (Policy.USE_EXISTING, Policy.ERROR)
     against = row.run_id
@@ -131,7 +142,7 @@ def _lost(row: Activity, runs: Mapping[str, Run], followers: Mapping[object, str
         against = followers.get(row.run_id)
     elif row.details.get("runs_after") is not None:
         against = str(row.details["runs_after"])
-    run = runs.get(against or "")
+    run = run_of(against or "")
     value = row.details["input"]
     return Lost(row, value, superseded, against, None if run is None else diff(_value(run.input), value))
 
@@ -149,11 +160,15 @@ def replayable(tx: Tx, key: str, workflow: str | None, row: int | None) -> Repla
 
     Raises KeyNotFound, AmbiguousRun, InputNotFound.
     """
-    name, runs = _of_one_workflow(tx, key, workflow)
-    all_lost = lost_inputs(reports.activity(tx, workflow=name, key=key)[::-1], runs)
-    wanted = all_lost[-1:] if row is None else [one for one in all_lost if one.activity.id == row]
-    found = wanted[0] if wanted else None
-    if found is None:
+    name = _workflow_of(tx, key, workflow)
+    first = activity_rows.newest_lost(tx, workflow=name, key=key) if row is None else row
+    # From that row on: who replaced whom is told behind it.
+    rows = [] if first is None else reports.activity(tx, after=first - 1, workflow=name, key=key)[::-1]
+    if not rows or rows[0].id != first or not _tells_of_lost(rows[0]):
         what = "no input of it was dropped or superseded" if row is None else f"{row} is no dropped input of it"
         raise InputNotFound(f"key {key!r} of workflow {name!r}: {what}", hint=f"durable keys log {shlex.quote(key)}")
-    return Replayable(found, activity_rows.replayed_as(tx, workflow=name, key=key, row=found.activity.id))
+    followers: dict[object, str] = {}
+    for one in reversed(rows):
+        _note_follower(one, followers)
+    lost = _lost(rows[0], lambda run_id: run_rows.by_id(tx, run_id), followers)
+    return Replayable(lost, activity_rows.replayed_as(tx, workflow=name, key=key, row=rows[0].id))

@@ -48,23 +48,23 @@ def with_steps(tx: Tx, found: Run) -> Run:
     return replace(found, steps=tuple(history.of_run(tx, found.row_id)))
 
 
-def of_one_workflow(tx: Tx, key: str, workflow: str | None) -> list[Run]:
-    """Every run of a key, the holder first, then newest first. Raises AmbiguousRun if several workflows have it."""
-    found = run_rows.of_key(tx, key, workflow)
-    names = sorted({one.workflow for one in found})
+def workflow_of(tx: Tx, key: str, workflow: str | None) -> str | None:
+    """The one workflow, of that name, that has runs with the key; None if none has. Raises AmbiguousRun."""
+    names = [name for name in run_rows.workflows_of_key(tx, key) if workflow in (None, name)]
     if len(names) > 1:
         raise AmbiguousRun(
             f"runs of {len(names)} workflows have the key {key!r}",
             candidates=tuple(names),
             hint=f"add --workflow {names[0]}",
         )
-    return found
+    return names[0] if names else None
 
 
 def by_key_or_none(tx: Tx, key: str, workflow: str | None) -> Run | None:
-    """The holder of a key, else its newest run, else None."""
-    found = of_one_workflow(tx, key, workflow)
-    return with_steps(tx, found[0]) if found else None
+    """The holder of a key, else its newest run, else None. Raises AmbiguousRun if several workflows have it."""
+    name = workflow_of(tx, key, workflow)
+    found = None if name is None else run_rows.first_of_key(tx, key, name)
+    return None if found is None else with_steps(tx, found)
 
 
 def by_key(tx: Tx, key: str, workflow: str | None) -> Run:
@@ -100,10 +100,10 @@ class KeyDetails(Key):
 
 def key_details(tx: Tx, key: str, workflow: str | None, *, now: int, alive: Callable[[int], bool]) -> KeyDetails:
     """Everything about a key. Raises KeyNotFound, AmbiguousRun."""
-    found = of_one_workflow(tx, key, workflow)
-    if not found:
+    name = workflow_of(tx, key, workflow)
+    if name is None:
         raise _key_not_found(key, workflow)
-    name = found[0].workflow
+    found = run_rows.of_key(tx, key, name)
     rows = reports.keys(tx, now=now, workflow=name, key=key)
     seen = _key(rows[0], alive)
     facts = {one.name: getattr(seen, one.name) for one in fields(Key)}

@@ -288,9 +288,12 @@ class Reader:
 
         return self._read(lambda tx: catalogue.one(tx, name))
 
-    def last_completed_at(self, workflow: str, key: str | None) -> int | None:
-        """When the last completed run of a workflow with this key (or without one) ended, ms UTC."""
-        return self._read(lambda tx: runs.last_completed_at(tx, workflow, key))
+    def last_completed(self, workflow: str, key: str | None, *, within: Duration | None = None) -> Run | None:
+        """The run of a workflow with this key (or without one) that completed last; None where none did, or none
+        `within` so long a time."""
+        since = 0 if within is None else self._engine.now() - parse_duration(within) + 1
+        found = self._read(lambda tx: runs.last_completed(tx, workflow, key, since=since))
+        return None if found is None else self._seen_run(found)
 
     def on(self, event: str, callback: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
         """Call `callback(event, fields)` in this process after each commit of such an event; what is returned ends it.

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import shlex
 
-from durable_cli import foreground, keylog, starting
+from durable_cli import foreground, starting
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import AlreadyReplayed
-from durable_cli.keylog import Replayable
 from durable_cli.model import Outcome
 from durable_cli.request import Request, merging
 from durable_cli.store import activity
 from durable_cli.store.database import Tx
 
 
-def refuse_again(found: Replayable) -> None:
-    """Raises AlreadyReplayed: the newest input that was lost may be meant once, not each time a command is repeated."""
-    if found.replayed_as is not None:
-        row = found.lost.activity
+def refuse_again(key: str, row: int, run_id: str | None) -> None:
+    """Raises AlreadyReplayed: the newest input that was lost may be meant once, not each time a command is repeated.
+    `run_id`: the run that it went to when it was started again."""
+    if run_id is not None:
         raise AlreadyReplayed(
-            f"the newest dropped input of key {row.key!r} was started again before, in run {found.replayed_as}",
-            run_id=found.replayed_as,
-            hint=f"durable keys replay {shlex.quote(row.key or '')} {row.id}  (starts it once more)",
+            f"the newest dropped input of key {key!r} was started again before, in run {run_id}",
+            run_id=run_id,
+            hint=f"durable keys replay {shlex.quote(key)} {row}  (starts it once more)",
         )
 
 
@@ -33,19 +32,20 @@ def replay(engine: Engine, definition: Definition, request: Request, *, key: str
 
     def attempt(request: Request) -> starting.Started:
         def write(tx: Tx) -> starting.Started:
+            told = request.replayed
+            assert told is not None
             if row is None:
-                refuse_again(keylog.replayable(tx, key, request.workflow, request.replayed))
+                refuse_again(key, told, activity.replayed_as(tx, workflow=request.workflow, key=key, row=told))
             now = engine.now()
             started = starting.start(tx, request, now=now, alive=engine.alive, owner_id=None)
             if started.result is not None and started.result.outcome is not Outcome.EXISTING:
-                assert request.replayed is not None
                 activity.replayed(
                     tx,
                     at=now,
                     workflow=request.workflow,
                     key=key,
                     run_id=started.result.run_id,
-                    row=request.replayed,
+                    row=told,
                     did=str(started.result.outcome),
                 )
             return started

@@ -20,7 +20,6 @@ from durable_cli.cli.starting import (
     Key,
     OnDuplicate,
     recent_document,
-    recently_completed,
     tell_explanation,
 )
 from durable_cli.core.timing import parse_duration
@@ -85,7 +84,7 @@ def execute_command(
     }
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := recently_completed(client, definition.name, key, older_ms, session)):
+    if older_ms is not None and (recent := client.last_completed(definition.name, key, within=older_ms / 1000)):
         session.one(recent_document(recent), lambda: None, id_field="run_id")
         session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
         return 0

@@ -188,7 +188,7 @@ def replay(
     found = client.replayable(key, activity, workflow=workflow)
     row = found.lost.activity
     if activity is None:
-        refuse_again(found)
+        refuse_again(key, row.id, found.replayed_as)
     if dry_run:
         session.out.guard()
         explained = client.explain_start(

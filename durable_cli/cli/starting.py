@@ -205,7 +205,7 @@ def run(
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms, session)):
+    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms)):
         session.one(recent_document(recent), lambda: None, id_field="run_id")
         session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
         return 0
@@ -342,20 +342,11 @@ def tell_explanation(session: Session, explanation: Any) -> int:
 
 
 def _recent(
-    client: Durable, definition: Definition, key: str | None, value: dict[str, Any], older_ms: int, session: Session
+    client: Durable, definition: Definition, key: str | None, value: dict[str, Any], older_ms: int
 ) -> Run | None:
-    """As `recently_completed`, for the key that this call would use: its own, else what the workflow derives."""
+    """What completed not long ago for the key that this call would use: its own, else what the workflow derives."""
     used = key if key is not None else definition.key_for(definition.accept_input(*value.values()))
-    return recently_completed(client, definition.name, used, older_ms, session)
-
-
-def recently_completed(client: Durable, workflow: str, key: str | None, older_ms: int, session: Session) -> Run | None:
-    """The last completed run of the key, if it ended less than `older_ms` ago."""
-    at = client.last_completed_at(workflow, key)
-    if at is None or session.now() - at >= older_ms:
-        return None
-    runs = client.runs(workflow=workflow, key=key, status="completed")
-    return next((run for run in runs if run.key == key and run.finished_at == at), None)
+    return client.last_completed(definition.name, used, within=older_ms / 1000)
 
 
 def recent_document(run: Run) -> render.Document:

@@ -151,7 +151,8 @@ def replayed(tx: Tx, *, at: int, workflow: str, key: str, run_id: str, row: int,
 
 _REPLAYED_AS = """
 SELECT run_id FROM durable_activity
-WHERE workflow = :workflow AND key = :key AND kind = 'key_replayed' AND json_extract(details, '$.replayed') = :row
+WHERE workflow = :workflow AND key = :key AND id > :row
+  AND kind = 'key_replayed' AND json_extract(details, '$.replayed') = :row
 ORDER BY id DESC LIMIT 1
 """
 
@@ -160,6 +161,31 @@ def replayed_as(tx: Tx, *, workflow: str, key: str, row: int) -> str | None:
     """The run that the input of a row of activity went to when it was started again."""
     found: str | None = tx.value(_REPLAYED_AS, workflow=workflow, key=key, row=row)
     return found
+
+
+_NEWEST_LOST = """
+SELECT id FROM durable_activity
+WHERE workflow = :workflow AND key = :key AND kind = 'key_duplicate' AND input_changed = 1
+  AND CASE WHEN json_valid(details) THEN json_type(details, '$.input') END IS NOT NULL
+ORDER BY id DESC LIMIT 1
+"""
+
+
+def newest_lost(tx: Tx, *, workflow: str, key: str) -> int | None:
+    """The newest row of activity that tells of an input that did not run."""
+    found: int | None = tx.value(_NEWEST_LOST, workflow=workflow, key=key)
+    return found
+
+
+_WORKFLOWS_OF_KEY = """
+SELECT name FROM durable_workflows w
+WHERE EXISTS (SELECT 1 FROM durable_activity a WHERE a.workflow = w.name AND a.key = :key)
+"""
+
+
+def workflows_of_key(tx: Tx, key: str) -> list[str]:
+    """The names of the workflows that have activity of the key, sorted."""
+    return sorted(row["name"] for row in tx.rows(_WORKFLOWS_OF_KEY, key=key))
 
 
 _TOLD = "SELECT 1 FROM durable_activity WHERE kind = 'key_held_long' AND workflow = :workflow AND key = :key AND run_id = :run_id"

@@ -15,23 +15,28 @@ from durable_cli.store.database import Tx
 
 DAY_MS: Final = 86_400_000
 
-# What a list may be narrowed by: "the parameter is null, or the column is equal". Lists travel as JSON text.
-_RUNS: Final = f"""
-SELECT {run_rows.COLUMNS} FROM {run_rows.TABLES}
-WHERE (:workflow IS NULL OR w.name = :workflow)
-  AND (:key IS NULL OR r.key = :key)
-  AND (:statuses IS NULL OR r.status IN (SELECT value FROM json_each(:statuses)))
-  AND (NOT :unfinished OR r.finished_at IS NULL)
-  AND (:since IS NULL OR r.created_at >= :since)
-  AND NOT EXISTS (
+_OF_WORKFLOW: Final = "r.workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow)"
+_RUNS: Final = f"SELECT {run_rows.COLUMNS} FROM {run_rows.TABLES}"
+_RUNS_BY: Final = {
+    "workflow": _OF_WORKFLOW,
+    "key": "r.key = :key",
+    "statuses": "r.status IN (SELECT value FROM json_each(:statuses))",
+    "unfinished": "r.finished_at IS NULL",
+    "since": "r.created_at >= :since",
+    "words": """NOT EXISTS (
     SELECT 1 FROM json_each(:words) word
     WHERE instr(r.public_id, word.value) = 0 AND instr(w.name, word.value) = 0
       AND instr(coalesce(r.key, ''), word.value) = 0 AND instr(r.input, word.value) = 0
       AND (NOT coalesce(json_valid(r.error), 0) OR
-           instr((r.error ->> 'type') || ': ' || (r.error ->> 'message'), word.value) = 0))
-ORDER BY r.id DESC
-LIMIT :limit
-"""
+           instr((r.error ->> 'type') || ': ' || (r.error ->> 'message'), word.value) = 0))""",
+}
+
+
+def _where(by: dict[str, str], given: dict[str, object], always: str = "TRUE") -> str:
+    """What a list is narrowed by: the conditions of what is given (lists travel as JSON text), and no others. "Or the
+    parameter is null" would keep every index from being used."""
+    return "WHERE " + " AND ".join([always, *(by[name] for name, value in given.items() if value is not None)])
+
 
 SEARCH_FIELDS: Final = ("key", "workflow", "status")
 
@@ -71,17 +76,16 @@ def runs(
     keys = _both(None if key is None else [key], fields.get("key"))
     if wanted == [] or names == [] or keys == []:
         return []
-    rows = tx.rows(
-        _RUNS,
-        workflow=None if names is None else names[0],
-        key=None if keys is None else keys[0],
-        statuses=None if wanted is None else json.dumps(wanted),
-        unfinished=int(unfinished),
-        since=since,
-        words=json.dumps(words),
-        limit=-1 if limit is None else limit,
-    )
-    return [run_rows.from_row(row) for row in rows]
+    given: dict[str, object] = {
+        "workflow": None if names is None else names[0],
+        "key": None if keys is None else keys[0],
+        "statuses": None if wanted is None else json.dumps(wanted),
+        "unfinished": unfinished or None,
+        "since": since,
+        "words": json.dumps(words) if words else None,
+    }
+    sql = f"{_RUNS} {_where(_RUNS_BY, given)} ORDER BY r.id DESC LIMIT :limit"
+    return [run_rows.from_row(row) for row in tx.rows(sql, limit=-1 if limit is None else limit, **given)]
 
 
 def _both(given: list[str] | None, searched: str | None) -> list[str] | None:
@@ -102,15 +106,13 @@ SELECT w.name AS workflow, r.key, count(*) AS runs,
 FROM durable_runs r
 JOIN durable_workflows w ON w.id = r.workflow_id
 LEFT JOIN durable_runs h ON h.workflow_id = r.workflow_id AND h.key = r.key AND h.holds_key = 1
-WHERE r.key IS NOT NULL
-  AND (:workflow IS NULL OR w.name = :workflow)
-  AND (:key IS NULL OR r.key = :key)
-  AND (NOT :held OR h.id IS NOT NULL)
-  AND (:stuck_before IS NULL OR (h.finished_at IS NULL AND
-       (h.held_since <= :stuck_before OR h.held_since < :now - w.max_hold_ms)))
-GROUP BY r.workflow_id, r.key
-ORDER BY max(r.id) DESC
 """
+_KEYS_BY: Final = {
+    "workflow": _OF_WORKFLOW,
+    "key": "r.key = :key",
+    "held": "h.id IS NOT NULL",
+    "stuck_before": "h.finished_at IS NULL AND (h.held_since <= :stuck_before OR h.held_since < :now - w.max_hold_ms)",
+}
 
 
 def keys(
@@ -127,27 +129,26 @@ def keys(
     The fields of `model.Key`, with `owner_id` (of an unfinished holder) in place of `owner_alive`. `stuck_ms`: only
     keys whose holder is unfinished and has held them for at least so long, or longer than its workflow's max_hold.
     """
-    return tx.rows(
-        _KEYS,
-        workflow=workflow,
-        key=key,
-        held=int(held),
-        stuck_before=None if stuck_ms is None else now - stuck_ms,
-        day_ago=now - DAY_MS,
-        now=now,
-    )
+    given: dict[str, object] = {
+        "workflow": workflow,
+        "key": key,
+        "held": held or None,
+        "stuck_before": None if stuck_ms is None else now - stuck_ms,
+    }
+    where = _where(_KEYS_BY, given, "r.key IS NOT NULL")
+    sql = f"{_KEYS} {where} GROUP BY r.workflow_id, r.key ORDER BY max(r.id) DESC"
+    return tx.rows(sql, day_ago=now - DAY_MS, now=now, **given)
 
 
 _ACTIVITY: Final = """
 SELECT id, at, kind, workflow, key, run_id, outcome, input_changed, details FROM durable_activity
-WHERE id > :after
-  AND (:workflow IS NULL OR workflow = :workflow)
-  AND (:key IS NULL OR key = :key)
-  AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
-  AND (:since IS NULL OR at >= :since)
-ORDER BY id DESC
-LIMIT :limit
 """
+_ACTIVITY_BY: Final = {
+    "workflow": "workflow = :workflow",
+    "key": "key = :key",
+    "kinds": "kind IN (SELECT value FROM json_each(:kinds))",
+    "since": "at >= :since",
+}
 _NEWEST_ACTIVITY: Final = "SELECT coalesce(max(id), 0) FROM durable_activity"
 
 
@@ -162,15 +163,14 @@ def activity(
     limit: int | None = None,
 ) -> list[Activity]:
     """What happened to keys, newest first; only rows after that one. No join: the run that one names may be pruned."""
-    rows = tx.rows(
-        _ACTIVITY,
-        after=after,
-        workflow=workflow,
-        key=key,
-        kinds=json.dumps(list(kinds)) if kinds else None,
-        since=since,
-        limit=-1 if limit is None else limit,
-    )
+    given: dict[str, object] = {
+        "workflow": workflow,
+        "key": key,
+        "kinds": json.dumps(list(kinds)) if kinds else None,
+        "since": since,
+    }
+    sql = f"{_ACTIVITY} {_where(_ACTIVITY_BY, given, 'id > :after')} ORDER BY id DESC LIMIT :limit"
+    rows = tx.rows(sql, after=after, limit=-1 if limit is None else limit, **given)
     return [_activity_from_row(row) for row in rows]
 
 

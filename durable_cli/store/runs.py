@@ -118,9 +118,10 @@ def ours(tx: Tx, row_id: int, owner_id: int, epoch: int) -> bool:
 def by_prefix(tx: Tx, prefix: str, limit: int) -> list[str]:
     """Up to `limit` ids that begin with a prefix, newest first."""
     rows = tx.rows(
-        "SELECT public_id FROM durable_runs WHERE substr(public_id, 1, length(:prefix)) = :prefix "
+        "SELECT public_id FROM durable_runs WHERE public_id >= :prefix AND public_id < :beyond "
         "ORDER BY id DESC LIMIT :limit",
         prefix=prefix,
+        beyond=f"{prefix}\U0010ffff",
         limit=limit,
     )
     return [row["public_id"] for row in rows]
@@ -132,26 +133,45 @@ def newest(tx: Tx) -> str | None:
     return found
 
 
-_OF_KEY = f"""
-{_SELECT} WHERE r.key = :key AND (:workflow IS NULL OR w.name = :workflow)
-ORDER BY r.workflow_id, r.holds_key DESC, r.id DESC
+_WORKFLOWS_OF_KEY = """
+SELECT name FROM durable_workflows w
+WHERE EXISTS (SELECT 1 FROM durable_runs r WHERE r.workflow_id = w.id AND r.key = :key)
 """
 
 
-def of_key(tx: Tx, key: str, workflow: str | None) -> list[Run]:
-    """Every run with the key's text: workflow by workflow, the holder first, then newest first."""
-    return [from_row(row) for row in tx.rows(_OF_KEY, key=key, workflow=workflow)]
+def workflows_of_key(tx: Tx, key: str) -> list[str]:
+    """The names of the workflows that have runs with the key, sorted."""
+    return sorted(row["name"] for row in tx.rows(_WORKFLOWS_OF_KEY, key=key))
 
 
-def last_completed_at(tx: Tx, workflow: str, key: str | None) -> int | None:
-    """When the last completed run of the workflow (with this key, or without one) ended."""
-    found: int | None = tx.value(
-        "SELECT max(r.finished_at) FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id "
-        "WHERE w.name = :workflow AND r.key IS :key AND r.status = 'completed'",
-        workflow=workflow,
-        key=key,
-    )
-    return found
+_OF_KEY = f"{_SELECT} WHERE r.key = :key AND r.workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow)"
+
+
+def of_key(tx: Tx, key: str, workflow: str) -> list[Run]:
+    """Every run of a workflow with the key's text: the holder first, then newest first."""
+    rows = tx.rows(f"{_OF_KEY} ORDER BY r.holds_key DESC, r.id DESC", key=key, workflow=workflow)
+    return [from_row(row) for row in rows]
+
+
+def first_of_key(tx: Tx, key: str, workflow: str) -> Run | None:
+    """The first of these."""
+    row = tx.row(f"{_OF_KEY} AND r.holds_key = 1", key=key, workflow=workflow)
+    row = row or tx.row(f"{_OF_KEY} ORDER BY r.id DESC LIMIT 1", key=key, workflow=workflow)
+    return from_row(row) if row else None
+
+
+_COMPLETED_SINCE = f"""
+{_SELECT} WHERE w.name = :workflow AND {{of_key}} AND r.status = 'completed' AND r.finished_at >= :since
+ORDER BY r.finished_at DESC, r.id DESC LIMIT 1
+"""
+
+
+def last_completed(tx: Tx, workflow: str, key: str | None, *, since: int) -> Run | None:
+    """The run of the workflow with this key (or without one) that completed last, if it ended at that moment or
+    later."""
+    of_key = "r.key IS NULL" if key is None else "r.key = :key"
+    row = tx.row(_COMPLETED_SINCE.format(of_key=of_key), workflow=workflow, key=key, since=since)
+    return from_row(row) if row else None
 
 
 _OVERDUE = f"""

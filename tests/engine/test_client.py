@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from enginekit import Boom, change, define_job, put, snapshot
+from enginekit import Boom, change, define_job, live_owner, put, snapshot
 
 import durable_cli
 from durable_cli import (
@@ -27,6 +28,7 @@ from durable_cli import (
 )
 
 # -- errors --------------------------------------------------------------------------------------------------------
+from durable_cli.store.transaction import Tx
 
 
 def _every_error(kind: type[errors.DurableError] = errors.DurableError) -> list[type[errors.DurableError]]:
@@ -372,18 +374,59 @@ def test_executing_with_wait_follows_the_holder(db: Path, clock: Any) -> None:
 def test_the_last_completed_run_of_a_key(durable: Durable, clock: Any) -> None:
     """Failed ones do not count, keys and workflows are told apart, and no key is a key of its own here."""
     job = define_job()
-    assert durable.last_completed_at("job", "k") is None
+    assert durable.last_completed("job", "k") is None
     put(durable, job, "failed", key="k")
-    assert durable.last_completed_at("job", "k") is None
+    assert durable.last_completed("job", "k") is None
     put(durable, job, "completed", key="k")
-    first = clock.now
+    first = put(durable, job, "completed", key="k")
     clock.advance(5)
-    put(durable, job, "completed", key=None)
+    keyless = put(durable, job, "completed", key=None)
     put(durable, job, "failed", key="k")
-    assert durable.last_completed_at("job", "k") == first
-    assert durable.last_completed_at("job", None) == clock.now
-    assert durable.last_completed_at("job", "other") is None
-    assert durable.last_completed_at("no such workflow", "k") is None
+    put(durable, define_job(name="another"), "completed", key=None)
+
+    def last(key: str | None, workflow: str = "job", within: float | None = None) -> str | None:
+        found = durable.last_completed(workflow, key, within=within)
+        return None if found is None else found.id
+
+    assert (last("k"), last(None), last("other"), last("k", "no such workflow")) == (first, keyless, None, None)
+    assert (last("k", within=0.006), last("k", within=0.005), last(None, within=0.001)) == (first, None, keyless)
+
+
+def test_what_asks_for_few_rows_looks_at_few(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200,000 runs and as much activity: every question that names a key, an id or a moment has an index."""
+    job = define_job()
+    run_id = put(durable, job, "running", key="k", owner=live_owner(durable))
+    durable.start(job, 2, key="k")
+    durable.start(job, 3, key="k", on_duplicate="cancel_existing")
+    asked: dict[str, dict[str, Any]] = {}
+    run = Tx._run
+
+    def spy(tx: Tx, sql: str, bindings: dict[str, Any]) -> Any:
+        asked[sql] = bindings
+        return run(tx, sql, bindings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tx, "_run", spy)
+        durable.run(run_id[:6])
+        durable.find(key="k", workflow="job")
+        durable.runs(key="k")
+        durable.runs(workflow="job", key="k")
+        durable.key("job", "k")
+        durable.key(None, "k")
+        durable.activity(key="k")
+        durable.activity(workflow="job", key="k")
+        durable.key_log("k")
+        durable.replay_input("k")
+        durable.last_completed("job", "k", within=1)
+        durable.last_completed("job", None, within=1)
+
+    def plans(tx: Tx) -> list[str]:
+        asks = ((sql, bindings) for sql, bindings in asked.items() if sql.lstrip().startswith(("SELECT", "WITH")))
+        return [row["detail"] for sql, bindings in asks for row in tx.rows(f"EXPLAIN QUERY PLAN {sql}", **bindings)]
+
+    seen = durable._engine.database.read(plans)
+    assert len(seen) > 50
+    assert [plan for plan in seen if re.match(r"SCAN (r|h|a|s|e|durable_(runs|activity|steps|events))\b", plan)] == []
 
 
 def test_start_on_a_decorated_function_uses_the_default_file(monkeypatch: pytest.MonkeyPatch, db: Path) -> None:
