@@ -201,7 +201,8 @@ class Changer(Reader):
         )
         if asked is None:
             raise not_asked
-        text = answer(asked.details, value, load_code=lambda: self._definition(found.workflow))
+        limit = self._engine.max_value_bytes
+        text = answer(asked.details, value, load_code=lambda: self._definition(found.workflow), limit=limit)
 
         def refused(tx: Tx, now: int) -> DurableError | None:
             # Somebody else may have answered since, or the run may ask something else by that name.

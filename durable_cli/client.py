@@ -162,6 +162,10 @@ class Durable(Timetable):
         """What a start would do now, and why. Writes nothing and creates no file."""
         return self._explain(self._request(workflow, input, key, on_duplicate, None, moved), execute=execute)
 
+    def key_of(self, workflow: AnyWorkflow, input: object = UNSET) -> str | None:
+        """The key that a start with this input, and no key of its own, would have. Raises InvalidInput, InvalidKey."""
+        return self._request(workflow, input, None, None, None, False).key
+
     def later(self, *, at: dt.datetime | None = None, delay: Duration | None = None) -> int:
         """The moment (ms UTC) that a start with this `at=` or `delay=` may begin; now without any."""
         now = self._engine.now()

@@ -122,6 +122,7 @@ def _request(engine: Engine, schedule: Schedule, definition: Definition) -> Requ
         key=schedule.key,
         on_duplicate=schedule.on_duplicate,
         schedule=schedule.name,
+        limit=engine.max_value_bytes,
     )
 
 

@@ -57,22 +57,22 @@ def _check_choices(name: str, choices: Sequence[str]) -> None:
         raise UsageError(f"wait_for_input {name!r}: choices= is a list of texts")
 
 
-def answer(details: dict[str, Any], value: object, *, load_code: Callable[[], object]) -> str:
+def answer(details: dict[str, Any], value: object, *, load_code: Callable[[], object], limit: int) -> str:
     """An answer, checked against the question, as the JSON text to store. Raises InvalidInput.
 
     `value` is what a program gives, or text as typed at a command line. `load_code` imports the workflow's module; it
-    is called only where the answer has a type of the user's.
+    is called only where the answer has a type of the user's. `limit`: in bytes of JSON.
     """
     kind = details["type"]
     if kind == "approval":
         return canonical(_approval(value))
     if kind == "form":
-        return _form(details, value, load_code)
+        return _form(details, value, load_code, limit)
     if not isinstance(value, str):
         raise InvalidInput(f"the answer is text, not {type(value).__name__}")
     if kind == "choice" and value not in details["choices"]:
         raise InvalidInput(f"{value!r} is none of the choices: {', '.join(details['choices'])}")
-    return canonical(value)
+    return codec(str).accept(value, place="answer", limit=limit)
 
 
 def _approval(value: object) -> bool:
@@ -84,16 +84,16 @@ def _approval(value: object) -> bool:
     raise InvalidInput(f"{value!r} is no answer to an approval: yes or no")
 
 
-def _form(details: dict[str, Any], value: object, load_code: Callable[[], object]) -> str:
+def _form(details: dict[str, Any], value: object, load_code: Callable[[], object], limit: int) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError as error:
             raise InvalidInput(f"the answer is a JSON object: {error}") from None
     if "model" not in details:
-        return codec(dict[str, Any]).accept(value)
+        return codec(dict[str, Any]).accept(value, limit=limit)
     load_code()
-    return codec(_model(details["model"])).accept(value)
+    return codec(_model(details["model"])).accept(value, limit=limit)
 
 
 def _model(name: str) -> Any:

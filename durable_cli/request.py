@@ -73,9 +73,10 @@ def request_for(
     moved: bool = False,
     parent: int | None = None,
     schedule: str | None = None,
-    limit: int = MAX_VALUE_BYTES,
+    limit: int,
 ) -> Request:
-    """A checked start of a loaded workflow. A key given wins over the workflow's own expression.
+    """A checked start of a loaded workflow. A key given wins over the workflow's own expression. `limit`: of the
+    input, as the engine has it.
 
     Raises InvalidInput, InvalidKey, InvalidName, InvalidDefinition; nothing is written yet.
     """

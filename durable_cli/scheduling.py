@@ -37,7 +37,7 @@ class Wanted:
         return self.request.key is None
 
 
-def wanted(spec: Spec, definition: Definition, input: object, file: str | None = None) -> Wanted:
+def wanted(spec: Spec, definition: Definition, input: object, file: str | None = None, *, limit: int) -> Wanted:
     """Check a schedule against its workflow, as its fires will be. Raises InvalidCron, InvalidZone, InvalidInput,
     InvalidKey, UsageError.
     """
@@ -46,7 +46,7 @@ def wanted(spec: Spec, definition: Definition, input: object, file: str | None =
     parse(spec.cron)
     if spec.timezone is not None:
         zone(spec.timezone)
-    request = request_for(definition, input, run_id="", key=spec.key, on_duplicate=spec.on_duplicate)
+    request = request_for(definition, input, run_id="", key=spec.key, on_duplicate=spec.on_duplicate, limit=limit)
     return Wanted(spec, request, None if input is UNSET else request.input, file)
 
 
@@ -228,7 +228,8 @@ def sync(
     for one in declared:
         file = one.definition.location.file
         try:
-            found = put(engine, wanted(one.spec, one.definition, one.input, file), default_zone=default_zone)
+            asked = wanted(one.spec, one.definition, one.input, file, limit=engine.max_value_bytes)
+            found = put(engine, asked, default_zone=default_zone)
         except OF_THE_MOMENT:
             raise
         except DurableError as error:

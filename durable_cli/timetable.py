@@ -86,7 +86,7 @@ class Timetable(Changer):
             catchup=catchup,
             jitter=jitter,
         )
-        wanted = scheduling.wanted(spec, self._definition(workflow), input)
+        wanted = scheduling.wanted(spec, self._definition(workflow), input, limit=self._engine.max_value_bytes)
         if write:
             return scheduling.put(self._engine, wanted, default_zone=default_zone)
         known = self._read(lambda tx: schedules.get(tx, name)) if self.path.exists() else None

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_VALUE_BYTES", "Codec", "canonical", "codec", "parse", "resolve", "result_codec", "same_value"]
 
 
-def canonical(value: object, *, place: str = "the value") -> str:
+def canonical(value: object, *, place: str = "the value", limit: int = MAX_VALUE_BYTES) -> str:
     """A value that is plain JSON as the one text that durable writes for it. Raises `Unstorable`, which names `place`."""
-    return plain.dump(value, place=place)
+    return plain.dump(value, place=place, limit=limit)
 
 
 class Codec:

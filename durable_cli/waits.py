@@ -79,7 +79,8 @@ async def wait(operations: Operations, wanted: Wanted, values: Codec) -> Any:
     """Wait for events or a person's answer; the value, the default, or WaitTimeout."""
     execution = operations.execution
     if not isinstance(wanted.default, NoDefault):
-        canonical(wanted.default, place=f"the default of {wanted.name!r}")  # refused before anything waits
+        # Refused before anything waits.
+        canonical(wanted.default, place=f"the default of {wanted.name!r}", limit=execution.engine.max_value_bytes)
     with operations.entered(wanted.kind, wanted.name) as found:
         if isinstance(found, Recorded):
             return _value(operations, found.step, values)
@@ -137,7 +138,7 @@ def _look(tx: Tx, operations: Operations, wanted: Wanted, before: Step | None) -
             events.receive(tx, event.id)
         return replace(step, status=StepStatus.COMPLETED, finished_at=now, due_at=None, result=result)
     if step.due_at is not None and step.due_at <= now:
-        return _timed_out(step, wanted, now)
+        return _timed_out(operations, step, wanted, now)
     if wanted.mode == "all":
         for event in come.values():
             events.receive(tx, event.id)
@@ -150,7 +151,7 @@ def _first(operations: Operations, wanted: Wanted, now: int) -> Step:
     return replace(operations.row(wanted.kind, wanted.name, StepStatus.WAITING), due_at=due_at, details=details)
 
 
-def _timed_out(step: Step, wanted: Wanted, now: int) -> Step:
+def _timed_out(operations: Operations, step: Step, wanted: Wanted, now: int) -> Step:
     if isinstance(wanted.default, NoDefault):
         error = RunError(
             "WaitTimeout",
@@ -166,7 +167,7 @@ def _timed_out(step: Step, wanted: Wanted, now: int) -> Step:
         status=StepStatus.COMPLETED,
         finished_at=now,
         due_at=None,
-        result=canonical(wanted.default),
+        result=canonical(wanted.default, limit=operations.execution.engine.max_value_bytes),
         details={**(step.details or {}), "timed_out": True},
     )
 

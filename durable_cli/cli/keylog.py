@@ -144,8 +144,9 @@ def evaluate(ctx: typer.Context, target: Target, input: Input = None, params: Pa
     session: Session = ctx.obj
     call = Call(target, None, input, tuple(params or ()), None, False)
     value = call.value(session)
-    definition = call.load(session, session.writer(target))
-    key = definition.key_for(definition.accept_input(**{"value": value["input"]} if value else {}))
+    client = session.writer(target)
+    definition = call.load(session, client)
+    key = client.key_of(definition, **value)
     rule = definition.policies.key_rule
     document = {"workflow": definition.name, "key": key, "rule": rule}
 

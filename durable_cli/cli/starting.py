@@ -140,7 +140,7 @@ class Call:
         except InvalidInput as error:
             if error.hint is None and ": input: " in error.message:  # the input itself is no object, not a field of it
                 error.hint = NOT_BY_PARAMS
-            raise
+                raise
 
 
 def run(
@@ -345,7 +345,7 @@ def _recent(
     client: Durable, definition: Definition, key: str | None, value: dict[str, Any], older_ms: int
 ) -> Run | None:
     """What completed not long ago for the key that this call would use: its own, else what the workflow derives."""
-    used = key if key is not None else definition.key_for(definition.accept_input(*value.values()))
+    used = key if key is not None else client.key_of(definition, **value)
     return client.last_completed(definition.name, used, within=older_ms / 1000)
 
 

@@ -161,15 +161,18 @@ def first_of_key(tx: Tx, key: str, workflow: str) -> Run | None:
 
 
 _COMPLETED_SINCE = f"""
-{_SELECT} WHERE w.name = :workflow AND {{of_key}} AND r.status = 'completed' AND r.finished_at >= :since
-ORDER BY r.finished_at DESC, r.id DESC LIMIT 1
+{_SELECT} WHERE r.id = (
+  SELECT id FROM durable_runs
+  WHERE {{of_key}} AND status = 'completed' AND finished_at >= :since
+    AND +workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow)  -- of one there may be 100,000s
+  ORDER BY finished_at DESC, id DESC LIMIT 1)
 """
 
 
 def last_completed(tx: Tx, workflow: str, key: str | None, *, since: int) -> Run | None:
     """The run of the workflow with this key (or without one) that completed last, if it ended at that moment or
     later."""
-    of_key = "r.key IS NULL" if key is None else "r.key = :key"
+    of_key = "key IS NULL" if key is None else "key = :key"
     row = tx.row(_COMPLETED_SINCE.format(of_key=of_key), workflow=workflow, key=key, since=since)
     return from_row(row) if row else None
 

@@ -481,11 +481,15 @@ def test_check_finds_what_the_constraints_do_not(durable: Durable) -> None:
 
 
 def test_the_size_of_a_value_can_be_configured(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 MiB unless said otherwise, by argument or environment; for inputs, results and events alike."""
+    """1 MiB unless said otherwise, by argument or environment; for inputs, results, events, answers, schedules."""
 
     @workflow
     def echo(ctx: Context, text: str) -> str:
         return ctx.run("echo", lambda: text + text)
+
+    @workflow
+    def ask(ctx: Context, size: int = 0) -> str:
+        return ctx.wait_for_input("ask", **({"default": "x" * size, "timeout": "1s"} if size else {}))
 
     with Durable(db, max_value_bytes=4096) as small:
         with pytest.raises(InvalidInput, match="at most 4,096"):
@@ -493,9 +497,26 @@ def test_the_size_of_a_value_can_be_configured(db: Path, monkeypatch: pytest.Mon
         run = small.execute(echo, "x" * 3000).run
         assert run.error is not None
         assert run.error.type == "Unstorable"
+        with pytest.raises(InvalidInput, match="at most 4,096"):
+            small.schedule("daily", "@daily", echo, "x" * 5000)
+        small.schedule("daily", "@daily", echo, "x" * 3000)
+        asking = small.start(ask).run_id
+        small.tick()
+        with pytest.raises(InvalidInput, match="at most 4,096"):
+            small.provide_input(asking, "ask", "x" * 5000)
+        run = small.execute(ask, 5000).run
+        assert run.error is not None
+        assert run.error.type == "Unstorable"
+    with Durable(db, max_value_bytes=2048) as smaller:
+        with pytest.raises(InvalidInput, match="at most 2,048"):
+            smaller.trigger_schedule("daily")
     monkeypatch.setenv("DURABLE_MAX_VALUE_BYTES", str(3 << 20))
     with Durable(db) as large:
         assert large.execute(echo, "x" * (1 << 20)).run.status == "completed"
+        large.schedule("large", "@daily", echo, "x" * (2 << 20))
+        large.trigger_schedule("large")
+        large.provide_input(asking, "ask", "x" * (2 << 20))
+        assert large.execute(ask, 2 << 20).run.status == "completed"
     for wrong in ("0", "many", str(1 << 30)):
         monkeypatch.setenv("DURABLE_MAX_VALUE_BYTES", wrong)
         with pytest.raises(DurableError, match="DURABLE_MAX_VALUE_BYTES"):
