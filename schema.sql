@@ -79,7 +79,7 @@ CREATE TABLE durable_runs (
   started_at    INTEGER,
   finished_at   INTEGER,
   due_at        INTEGER,                  -- when a resting run may go on
-  held_since    INTEGER,                  -- when it took the key it holds
+  held_since    INTEGER,                  -- when it took the key it holds, or was retried with it
   owner_id      INTEGER REFERENCES durable_owners (id),
   epoch         INTEGER NOT NULL DEFAULT 0,
   crashes       INTEGER NOT NULL DEFAULT 0,  -- owners that died since the last recorded operation

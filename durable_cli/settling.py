@@ -218,15 +218,13 @@ def note_held_long(tx: Tx, run: Run, *, now: int) -> bool:
     """An unfinished holder has had its key longer than its workflow's max_hold: record that once, and cancel it if the
     workflow says so. True: something was done.
     """
-    assert run.key is not None
     known = workflows.get(tx, run.workflow)  # the row, as every list of such keys goes by
     policies = known.policies if known else Policies()
-    old = (
-        run.held_since is not None and policies.max_hold_ms is not None and run.held_since < now - policies.max_hold_ms
-    )
-    told = activity.told_held_long(tx, workflow=run.workflow, key=run.key, run_id=run.id)
+    if run.finished or run.key is None or run.held_since is None or policies.max_hold_ms is None:
+        return False
+    told = activity.told_held_long(tx, workflow=run.workflow, key=run.key, run_id=run.id, since=run.held_since)
     cancels = policies.on_max_hold == "cancel" and run.status is not Status.COMPENSATING
-    if run.finished or not run.holds_key or not old or (told and not cancels):
+    if now - run.held_since <= policies.max_hold_ms or (told and not cancels):
         return False
     if not told:
         activity.held_long(
@@ -235,11 +233,10 @@ def note_held_long(tx: Tx, run: Run, *, now: int) -> bool:
             workflow=run.workflow,
             key=run.key,
             run_id=run.id,
-            held_ms=now - (run.held_since or now),
+            held_ms=now - run.held_since,
             action=policies.on_max_hold,
         )
     if cancels:
-        assert policies.max_hold_ms is not None
         limit = timing.format_duration(policies.max_hold_ms)
         cancel(tx, run, now=now, reason=f"it held its key longer than {limit} (max_hold)")
     return True

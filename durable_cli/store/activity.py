@@ -188,12 +188,15 @@ def workflows_of_key(tx: Tx, key: str) -> list[str]:
     return sorted(row["name"] for row in tx.rows(_WORKFLOWS_OF_KEY, key=key))
 
 
-_TOLD = "SELECT 1 FROM durable_activity WHERE kind = 'key_held_long' AND workflow = :workflow AND key = :key AND run_id = :run_id"
+_TOLD = """
+SELECT 1 FROM durable_activity
+WHERE kind = 'key_held_long' AND workflow = :workflow AND key = :key AND run_id = :run_id AND at >= :since
+"""
 
 
-def told_held_long(tx: Tx, *, workflow: str, key: str, run_id: str) -> bool:
-    """Has that been recorded of this run?"""
-    return tx.value(_TOLD, workflow=workflow, key=key, run_id=run_id) is not None
+def told_held_long(tx: Tx, *, workflow: str, key: str, run_id: str, since: int) -> bool:
+    """Has that been recorded of this run since it took its key?"""
+    return tx.value(_TOLD, workflow=workflow, key=key, run_id=run_id, since=since) is not None
 
 
 def moved(tx: Tx, *, at: int, workflow: str, from_place: str, to_place: str) -> None:

@@ -260,12 +260,12 @@ _REVIVE = """
 UPDATE durable_runs
 SET status = 'pending', error = NULL, finished_at = NULL, due_at = :now, crashes = 0, debounced = 0,
     deadline_at = :now + timeout_ms,
-    holds_key = (key IS NOT NULL),
-    held_since = CASE WHEN key IS NULL THEN NULL WHEN holds_key = 1 THEN held_since ELSE :now END
+    holds_key = (key IS NOT NULL), held_since = CASE WHEN key IS NOT NULL THEN :now END
 WHERE id = :id
 """
 
 
 def revive(tx: Tx, row_id: int, now: int) -> None:
-    """A failed or cancelled run is pending again, in place, and holds its key if it has one."""
+    """A failed or cancelled run is pending again, in place, and holds its key, if it has one, from now on: the time
+    that it kept it as a finished run is not held against it."""
     tx.change(_REVIVE, id=row_id, now=now)

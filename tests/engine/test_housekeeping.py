@@ -68,6 +68,40 @@ def test_what_is_too_long_is_one_question(durable, clock):
     assert [row.run_id for row in told(durable, "k", "key_held_long")] == [run_id]
 
 
+@pytest.mark.parametrize("ended", ["max_hold", "by hand", "failed"])
+@pytest.mark.parametrize("on_max_hold", ["report", "cancel"])
+def test_a_retry_counts_the_hold_anew(durable, clock, on_max_hold, ended):
+    """However long the run had kept its key as a finished one: it gets its whole time, and is told of again after it."""
+    run_id = durable.start(holding(on_max_hold), key="k").run_id
+    house = Housekeeping(durable._engine)
+    clock.advance(HOUR + 1)
+    if ended == "max_hold":
+        house.look()
+    if ended == "failed":
+        change(
+            durable,
+            "UPDATE durable_runs SET epoch = 1, started_at = created_at, status = 'failed',"
+            ' error = \'{"type":"Boom","message":"x"}\', finished_at = created_at, due_at = NULL',
+        )
+    elif durable.run(run_id).status is not Status.CANCELLED:
+        durable.cancel(run_id)
+    before = len(told(durable, "k", "key_held_long"))
+    clock.advance(DAY)
+    durable.retry(run_id)
+    clock.advance(HOUR)
+    house.look()
+    assert durable.run(run_id).status is Status.PENDING
+    assert not durable.key(None, "k").held_too_long
+    assert [key.key for key in durable.keys(stuck="2h")] == []
+    assert len(told(durable, "k", "key_held_long")) == before
+    clock.advance(MINUTE)
+    house.look()
+    assert len(told(durable, "k", "key_held_long")) == before + 1
+    assert told(durable, "k", "key_held_long")[-1].details == {"held_ms": HOUR + MINUTE, "action": on_max_hold}
+    assert durable.run(run_id).status is (Status.CANCELLED if on_max_hold == "cancel" else Status.PENDING)
+    assert durable.check() == []
+
+
 def test_stuck_keys_are_those_beyond_max_hold_too(durable, clock):
     """`keys --stuck 1w` names a holder older than its workflow's own limit; a finished holder is never stuck."""
     durable.start(holding("report"), key="k")

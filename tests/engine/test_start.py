@@ -470,15 +470,15 @@ def test_cancel_by_key(durable: Durable) -> None:
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("status", [*UNFINISHED, *FINISHED])
 def test_only_failed_and_cancelled_runs_are_retried(durable: Durable, status: str, keyed: bool) -> None:
-    """In place, same id, holding as before; every other status is refused without change (H02)."""
+    """In place, same id, holding its key from now on; every other status is refused without change (H02)."""
     job = define_job()
     run_id = put(durable, job, status, key="k" if keyed else None, owner=dead_owner(durable))
-    before, held = snapshot(durable), durable.run(run_id).held_since
+    before = snapshot(durable)
     if status in ("failed", "cancelled"):
         durable._engine.now.advance(5)  # type: ignore[attr-defined]
         run = durable.retry(run_id)
         assert (run.id, run.status, run.error, run.finished_at) == (run_id, "pending", None, None)
-        assert (run.holds_key, run.held_since) == (keyed, held)
+        assert (run.holds_key, run.held_since) == (keyed, durable._engine.now() if keyed else None)
         assert told(durable, "k") == []
         with pytest.raises(NotRetryable, match="pending"):
             durable.retry(run_id)
