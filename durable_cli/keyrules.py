@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -136,6 +137,9 @@ def _template(source: str) -> KeyRule:
     return _Template(source, tuple(parts))
 
 
+_UNREADABLE = re.compile("[\0\ud800-\udfff]")
+
+
 class Cel:
     """A key expression in the Common Expression Language; `input` and `event.data` both name the input."""
 
@@ -144,6 +148,8 @@ class Cel:
             from cel_expr_python import cel as library
         except ImportError:
             raise InvalidDefinition("cel(...) needs the extra `cel`", hint="pip install 'durable-cli[cel]'") from None
+        if not isinstance(expression, str) or _UNREADABLE.search(expression):
+            raise InvalidDefinition(f"cel({brief(expression)}): an expression is text")
         self.expression = expression
         self.source = f"cel({expression!r})"
         self._library = library
@@ -158,7 +164,15 @@ class Cel:
             raise InvalidDefinition(f"{self.source} gives {kind.name()}; a key is text, an integer, or null for no key")
 
     def value(self, typed: object, plain: object) -> object:
-        """See KeyRule. An error of the evaluation comes back as a value of the type ERROR, and is raised here."""
+        """See KeyRule. An error of the evaluation comes back as a value of the type ERROR, and is raised here.
+
+        The library reads texts only up to a NUL: two inputs that differ behind it would share a key, so they have none.
+        """
+        for text in _texts(plain):
+            if _UNREADABLE.search(text):
+                raise InvalidKey(
+                    f"{self.source} cannot read {brief(text)}: CEL takes no NUL and no half of a surrogate pair"
+                )
         result = self._compiled.eval(data={"input": plain, "event": {"data": plain}})
         kind = result.type()
         if kind in (self._library.Type.ERROR, self._library.Type.UNKNOWN):
@@ -172,6 +186,19 @@ def cel(expression: str) -> Cel:
     Raises InvalidDefinition where the extra `cel` is not installed, or the expression is wrong or cannot give a key.
     """
     return Cel(expression)
+
+
+def _texts(plain: object) -> Iterator[str]:
+    """Every text in a JSON value, names of fields too."""
+    if isinstance(plain, str):
+        yield plain
+    elif isinstance(plain, Mapping):
+        for name, value in plain.items():
+            yield from _texts(name)
+            yield from _texts(value)
+    elif isinstance(plain, list):
+        for value in plain:
+            yield from _texts(value)
 
 
 def _first_line(error: object) -> str:

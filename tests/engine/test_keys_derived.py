@@ -141,6 +141,12 @@ BAD: list[tuple[Any, Any, str]] = [
     (cel("input.x"), {"x": [1]}, "gave"),
     (cel("input.x"), {"x": {"y": 1}}, "gave"),
     (cel("input.x"), {"x": ""}, "key"),
+    (cel("input.x"), {"x": "order-7\0:rev1"}, "NUL"),
+    (cel("input.x.y"), {"x": {"y": "order-7", "z": [["\0"]]}}, "NUL"),
+    (cel("input.x"), {"x": "order-7", "y\0": 1}, "NUL"),
+    (cel("input"), "order-7\0", "NUL"),
+    (cel("input.x"), {"x": "\ud800"}, "surrogate"),
+    (cel("'\\u0000' + input.x"), {"x": "y"}, "NUL"),
 ]
 
 
@@ -204,8 +210,24 @@ def test_an_async_rule_is_refused_at_the_definition() -> None:
         define(rule)
 
 
-@pytest.mark.parametrize("expression", ["input.", "nothing + 1", "1.5", "[1]", "{'a': 1}", "input.a ? 1.5 : 2.5", ""])
-def test_a_cel_expression_that_cannot_give_a_key(expression: str) -> None:
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "input.",
+        "nothing + 1",
+        "1.5",
+        "[1]",
+        "{'a': 1}",
+        "input.a ? 1.5 : 2.5",
+        "",
+        None,
+        5,
+        b"input.id",
+        "\ud800",
+        "'\0'",
+    ],
+)
+def test_a_cel_expression_that_cannot_give_a_key(expression: Any) -> None:
     """Wrong, or of a type that is no key: refused when it is written."""
     with pytest.raises(InvalidDefinition, match="cel"):
         cel(expression)
