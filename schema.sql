@@ -263,17 +263,18 @@ CREATE TABLE durable_fires (
 CREATE UNIQUE INDEX durable_one_fire ON durable_fires (schedule_id, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX durable_fires_of ON durable_fires (schedule_id, id);
 
--- What happened to keys and schedules. Outlives the runs it names, hence text and no foreign keys.
+-- What happened to keys, to schedules and to the clock. Outlives the runs it names, hence text and no foreign keys.
 CREATE TABLE durable_activity (
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
   at            INTEGER NOT NULL,
   kind          TEXT NOT NULL,
-  workflow      TEXT NOT NULL,
+  workflow      TEXT,                     -- NULL: it concerns none (the clock)
   key           TEXT,
   run_id        TEXT,
   outcome       TEXT,                     -- of a key_duplicate: what the start did
   input_changed INTEGER,                  -- of a key_duplicate: the dropped or superseded input differs
   details       TEXT NOT NULL,
+  CONSTRAINT a_key_is_of_a_workflow CHECK (workflow IS NOT NULL OR key IS NULL),
   CONSTRAINT outcome_goes_with_duplicate CHECK ((outcome IS NOT NULL) = (kind = 'key_duplicate')),
   CONSTRAINT input_changed_is_a_flag CHECK (input_changed IN (0, 1))
 ) STRICT;

@@ -29,7 +29,7 @@ from durable_cli.model import (
     StartResult,
     Status,
 )
-from durable_cli.pruning import Pruned, prune
+from durable_cli.pruning import Pruned, prune, trust
 from durable_cli.reading import AnyWorkflow, Reader, statuses_of
 from durable_cli.store import events, runs
 from durable_cli.store.database import Tx
@@ -149,7 +149,7 @@ class Changer(Reader):
     def prune(
         self,
         *,
-        older_than: Duration,
+        older_than: Duration | None = None,
         workflow: str | None = None,
         status: Status | str | Iterable[Status | str] = (),
         dry_run: bool = False,
@@ -157,7 +157,15 @@ class Changer(Reader):
     ) -> Pruned:
         """Delete finished runs that ended more than so long ago, with their steps, events and logs; a pruned holder's
         key is free. Activity stays 7 days, and as long as any run has its key. Raises ClockSuspect.
+
+        `trust_clock`: the clock is right, although it seems to have jumped; without `older_than` that is all it says.
         """
+        if older_than is None:
+            if not trust_clock:
+                raise UsageError("say what is old: older_than=")
+            if not dry_run:
+                trust(self._engine)
+            return Pruned()
         return prune(
             self._engine,
             older_than_ms=parse_duration(older_than),

@@ -118,7 +118,7 @@ class Durable(Timetable):
         row = found.lost.activity
         if activity_id is None:
             replaying.refuse_again(key, row.id, found.replayed_as)
-        definition = self._definition(row.workflow)
+        definition = self._definition(row.workflow or "")
         request = self._request(definition, found.lost.input, key, on_duplicate, None, False)
         request = replace(request, replayed=row.id)
         return result_of(replaying.replay(self._engine, definition, request, key=key, row=activity_id))

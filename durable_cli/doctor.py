@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from durable_cli import lookup
-from durable_cli.core import clocks
+from durable_cli import lookup, timekeeping
 from durable_cli.core.schedules import MAX_FAILURES
 from durable_cli.core.timing import format_age, format_duration
 from durable_cli.engine import Engine
@@ -23,8 +22,7 @@ from durable_cli.errors import FILE_ERRORS, DatabaseCorrupt, DurableError, Unsaf
 from durable_cli.firing import rule_of
 from durable_cli.model import Key, Run, Schedule, Workflow
 from durable_cli.places import COMMANDS, check_safe
-from durable_cli.pruning import mark_now
-from durable_cli.store import checks, failures, filesystem, health, library, pruning, runs, schedules, workflows
+from durable_cli.store import checks, failures, filesystem, health, library, runs, schedules, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Tx
 
@@ -79,7 +77,7 @@ def examine(engine: Engine) -> Diagnosis:
         return Diagnosis(facts, [first, *findings], error)
     facts["workers"] = len(seen.workers)
     findings += [Finding("database", "error", problem, "durable db check") for problem in problems]
-    for found in (_clock(engine, seen), _code(seen), _keys(seen), _runs(seen), _schedules(seen)):
+    for found in (_clock(seen), _code(seen), _keys(seen), _runs(seen), _schedules(seen)):
         findings += found
     return Diagnosis(facts, findings, DatabaseCorrupt(problems[0]) if problems else None)
 
@@ -146,7 +144,8 @@ def _files(path: Path) -> Iterator[Finding]:
             "file",
             "error",
             f"{path} lies on a {kind} file system ({mounted}), where SQLite loses data without an error",
-            f"durable db backup ~/{path.name}   # if that is a local disk; then go on with the copy",
+            f"{filesystem.OVERRIDE}=1 durable db backup ~/{shlex.quote(path.name)}"
+            "   # if that is a local disk; then go on with the copy",
         )
 
 
@@ -179,8 +178,7 @@ class _Seen:
     `told`: runs that a finding names already; `broken`: workflows whose code is gone."""
 
     now: int
-    mark: clocks.Mark | None
-    newest: int | None
+    clock: str | None
     workers: list[int]
     orphans: list[Run]
     late: list[Run]
@@ -203,8 +201,7 @@ def _look(tx: Tx, engine: Engine) -> _Seen:
             needed.append((known, row["runs"], row["schedules"]))
     return _Seen(
         now=now,
-        mark=pruning.clock_mark(tx),
-        newest=pruning.newest_moment(tx),
+        clock=timekeeping.doubt(tx, timekeeping.mark_now(engine, now)),
         workers=[worker for worker in owner_rows.workers(tx) if engine.alive(worker)],
         orphans=[run for run in runs.owned(tx) if run.owner is not None and not engine.alive(run.owner.id)],
         late=[run for run in runs.due(tx, now - LATE_MS, 1000) if run.note is None],
@@ -217,13 +214,12 @@ def _look(tx: Tx, engine: Engine) -> _Seen:
     )
 
 
-def _clock(engine: Engine, seen: _Seen) -> Iterator[Finding]:
-    why = clocks.suspect(seen.mark, mark_now(engine, seen.now), seen.newest)
-    if why is not None:
+def _clock(seen: _Seen) -> Iterator[Finding]:
+    if seen.clock is not None:
         yield Finding(
             "clock",
             "warning",
-            f"the clock may be wrong: {why}",
+            f"the clock may be wrong: {seen.clock}",
             "date   # if it is right: durable prune --trust-clock",
             ("nothing is pruned by itself until that is settled; runs and schedules go by the clock as it is",),
         )

@@ -1,4 +1,5 @@
-"""What a worker or a tick does besides executing: keys held too long, and what is older than the retention."""
+"""What a worker or a tick does besides executing: keys held too long, a clock that jumped, and what is older than the
+retention."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from durable_cli import settling
+from durable_cli import settling, timekeeping
 from durable_cli.engine import Engine
 from durable_cli.errors import ClockSuspect, DurableError
 from durable_cli.model import Run
 from durable_cli.pruning import Pruned, batches
-from durable_cli.store import pruning, runs
+from durable_cli.store import clock, runs
+from durable_cli.store.database import Tx
 
 _EVERY_MS: Final = 60_000
-_PRUNE_EVERY_MS: Final = 3_600_000
+_HOUR_MS: Final = 3_600_000
 _COMPLAIN_EVERY_MS: Final = 86_400_000
 _BATCH: Final = 100
 
@@ -22,7 +24,7 @@ log = logging.getLogger("durable.worker")
 
 
 class Housekeeping:
-    """Looks once a minute, prunes once an hour. `retention_ms`: None: nothing is ever pruned by itself.
+    """Looks once a minute; once an hour it looks at the clock, and prunes. `retention_ms`: None: nothing is ever pruned by itself.
 
     The hour, and the day between two complaints of the clock, are counted in the file: a tick that cron starts every
     minute begins anew each time.
@@ -43,13 +45,29 @@ class Housekeeping:
             self._looked_at = now
             for run in self.engine.database.read(lambda tx: runs.held_too_long(tx, now, _BATCH)):
                 self._report_long_hold(run, now)
-            if self.retention_ms is not None:
-                mark = self.engine.database.read(pruning.clock_mark)
-                if _over(None if mark is None else mark.wall, now, _PRUNE_EVERY_MS):
-                    self._pruning, self._pruned = batches(self.engine, older_than_ms=self.retention_ms), Pruned()
+            if self.retention_ms is not None and self._over_since(clock.PRUNED, now, _HOUR_MS):
+                self._pruning, self._pruned = batches(self.engine, older_than_ms=self.retention_ms), Pruned()
+            else:
+                self._look_at_clock(now)
         if self._pruning is not None:
             self._prune_on(self._pruning, now)
         return self._pruning is not None
+
+    def _look_at_clock(self, now: int) -> None:
+        """So that a jump is seen where nobody prunes, and the first prune has a mark to judge by."""
+        seen = timekeeping.mark_now(self.engine, now)
+
+        def has_news(tx: Tx) -> bool:
+            believed = clock.mark(tx, clock.BELIEVED)
+            if not _over(None if believed is None else believed.wall, now, _HOUR_MS):
+                return False
+            return timekeeping.doubt(tx, seen) is None or not timekeeping.recorded(tx, seen)
+
+        if self.engine.database.read(has_news):
+            self.engine.database.write(lambda tx: timekeeping.look(tx, seen))
+
+    def _over_since(self, what: str, now: int, every_ms: int) -> bool:
+        return _over(self.engine.database.read(lambda tx: clock.moment(tx, what)), now, every_ms)
 
     def _report_long_hold(self, run: Run, now: int) -> None:
         try:
@@ -66,9 +84,9 @@ class Housekeeping:
             done = next(pruning_now, None)
         except ClockSuspect as error:
             self._pruning = None
-            if _over(self.engine.database.read(pruning.complained_at), now, _COMPLAIN_EVERY_MS):
-                self.engine.database.write(lambda tx: pruning.note_complaint(tx, now))
-                log.warning("%s", error)
+            if self._over_since(clock.COMPLAINED, now, _COMPLAIN_EVERY_MS):
+                self.engine.database.write(lambda tx: clock.note_moment(tx, clock.COMPLAINED, now))
+                log.warning("%s; %s", error, error.hint)
         except DurableError as error:
             self._pruning = None
             log.warning("nothing more pruned now: %s", error)

@@ -102,7 +102,9 @@ def merged(runs: Sequence[Run], rows: Sequence[Activity], lost: Mapping[int, Los
             named.discard(runs[at_run].id)
             at_run += 1
         events.append(
-            KeyEvent(row.at, row.kind, row.workflow, row.key or "", row.run_id, row.details, row.id, lost.get(row.id))
+            KeyEvent(
+                row.at, row.kind, row.workflow or "", row.key or "", row.run_id, row.details, row.id, lost.get(row.id)
+            )
         )
     return events + [_created(run) for run in runs[at_run:]]
 

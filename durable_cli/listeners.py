@@ -33,6 +33,7 @@ EVENTS = (
     "schedule.missed",
     "schedule.failed",
     "schedule.paused",
+    "clock.jumped",
     "workflow.moved",
 )
 

@@ -78,7 +78,7 @@ class Outcome(StrEnum):
 
 
 class ActivityKind(StrEnum):
-    """What happened to a key."""
+    """What happened to a key, a schedule, a workflow, or the clock."""
 
     KEY_DUPLICATE = "key_duplicate"
     KEY_HANDED_OFF = "key_handed_off"
@@ -91,6 +91,7 @@ class ActivityKind(StrEnum):
     SCHEDULE_MISSED = "schedule_missed"
     SCHEDULE_FAILED = "schedule_failed"
     SCHEDULE_PAUSED = "schedule_paused"
+    CLOCK_JUMPED = "clock_jumped"
 
 
 class StepStatus(StrEnum):
@@ -276,11 +277,12 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One thing that happened to a key. `details` is a JSON object; `run_id` may name a pruned run; `id` orders them."""
+    """One thing that happened to a key, or (without a key) to something else; a clock has no workflow either. `details`
+    is a JSON object; `run_id` may name a pruned run; `id` orders them."""
 
     at: int
     kind: str
-    workflow: str
+    workflow: str | None
     key: str | None
     run_id: str | None
     details: dict[str, object]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from durable_cli import settling
-from durable_cli.core import clocks
-from durable_cli.engine import Engine, wall_clock
+from durable_cli import settling, timekeeping
+from durable_cli.engine import Engine
 from durable_cli.errors import ClockSuspect
 from durable_cli.model import Reuse, Status
-from durable_cli.store import activity, pruning, runs
+from durable_cli.store import activity, clock, pruning, runs
 from durable_cli.store.database import Tx
 from durable_cli.store.pruning import Place
 
@@ -61,7 +59,14 @@ def prune(
     wanted = sorted(str(status) for status in statuses)
     if dry_run:
         now = engine.now()
-        return engine.database.read(lambda tx: _would(tx, now - older_than_ms, now, workflow, wanted))
+        why, would = engine.database.read(
+            lambda tx: (
+                None if trust_clock else timekeeping.doubt(tx, timekeeping.mark_now(engine, now)),
+                _would(tx, now - older_than_ms, now, workflow, wanted),
+            )
+        )
+        _refuse(why)
+        return would
     done = batches(engine, older_than_ms=older_than_ms, workflow=workflow, statuses=wanted, trust_clock=trust_clock)
     return sum(done, Pruned())
 
@@ -77,7 +82,7 @@ def batches(
     """`prune`, a transaction each time it is asked to go on: what each deleted. None goes over what one before saw."""
     now = engine.now()
     before, statuses = now - older_than_ms, statuses or []
-    engine.database.write(lambda tx: _check_clock(tx, mark_now(engine, now), trust_clock))
+    _begin(engine, now, trust_clock)
     yield from _to_the_end(engine.write, lambda after, tx: _batch(tx, after, before, workflow, statuses, engine.now()))
     yield from _to_the_end(engine.database.write, lambda after, tx: _activity_batch(tx, after, now - ACTIVITY_MS))
 
@@ -89,32 +94,35 @@ def _to_the_end(write: _Write, step: _Step) -> Iterator[Pruned]:
         yield done
 
 
-def _check_clock(tx: Tx, mark: clocks.Mark, trust: bool) -> None:
-    why = clocks.suspect(pruning.clock_mark(tx), mark, pruning.newest_moment(tx))
-    if why is not None and not trust:
+def _begin(engine: Engine, now: int, trust: bool) -> None:
+    def look(tx: Tx) -> str | None:
+        why = timekeeping.look(tx, timekeeping.mark_now(engine, now), trust=trust)
+        if why is None:
+            clock.note_moment(tx, clock.PRUNED, now)
+        return why
+
+    _refuse(engine.database.write(look))
+
+
+def trust(engine: Engine) -> None:
+    """Somebody looked at the clock, and it is right: it is believed from now on. Deletes nothing."""
+    now = timekeeping.mark_now(engine, engine.now())
+    engine.database.write(lambda tx: timekeeping.look(tx, now, trust=True))
+
+
+def _refuse(why: str | None) -> None:
+    if why is not None:
         raise ClockSuspect(
             f"nothing was pruned: the clock may have jumped ({why})",
-            hint="check `date`, then: durable prune --trust-clock --older-than ...",
+            hint="date   # if it is right: durable prune --trust-clock",
         )
-    pruning.leave_clock_mark(tx, mark)
-
-
-def mark_now(engine: Engine, now: int) -> clocks.Mark:
-    """This moment by both clocks; by the wall clock alone where that is injected or the other unknown."""
-    if engine.now is not wall_clock:
-        return clocks.Mark(now, None, None)
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        return clocks.Mark(now, boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
-    except (OSError, AttributeError):
-        return clocks.Mark(now, None, None)
 
 
 def _would(tx: Tx, before: int, now: int, workflow: str | None, statuses: list[str]) -> Pruned:
     old = pruning.old_runs(tx, pruning.FIRST, before=before, workflow=workflow, statuses=statuses, limit=-1)
     freed, never = _keys(tx, old)
-    return Pruned(len(old), freed, never, pruning.count_old_activity(tx, now - ACTIVITY_MS))
+    rows = pruning.count_old_activity(tx, now - ACTIVITY_MS, [row["id"] for row in old])
+    return Pruned(len(old), freed, never, rows)
 
 
 def _batch(

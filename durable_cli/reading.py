@@ -300,8 +300,8 @@ class Reader:
 
         Events: key.duplicate, key.handoff, key.release, key.retake, key.prune, key.held_long, key.replay, run.started,
         run.compensating, run.completed, run.failed, run.cancelled, run.compensated, run.compensation_failed,
-        schedule.missed, schedule.failed, schedule.paused, workflow.moved, or "*". The same go to the logger `durable.events` at INFO. A callback that raises is logged
-        and changes nothing.
+        schedule.missed, schedule.failed, schedule.paused, workflow.moved, clock.jumped, or "*". The same go to the
+        logger `durable.events` at INFO. A callback that raises is logged and changes nothing.
         """
         if event != "*" and event not in EVENTS:
             raise UsageError(f"there is no event {event!r}; there are {', '.join(EVENTS)} and *")

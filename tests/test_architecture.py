@@ -26,11 +26,11 @@ core.cron_items core.cron_fields core.cron core.crontab core.schedules core.diff
 store.process store.contention store.failures store.files store.filesystem store.guard store.library store.transaction store.schema
 store.copying store.joined store.database store.checkpoint store.checks store.history store.runs store.transitions
 store.workflows store.owners store.events store.schedules store.activity store.logs store.reports store.pruning
-store.health
+store.clock store.health
 places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request reopening settling starting explaining
-engine lookup catalogue keylog logs outlook pruning housekeeping
+engine lookup catalogue keylog logs outlook timekeeping pruning housekeeping
 execution failing entering operations capture waits branches children shell http outside calls context faces undoing
 commands loading codeload
 runner foreground producing replaying

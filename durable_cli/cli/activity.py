@@ -36,7 +36,7 @@ def activity(
     fields: Fields = None,
     header: Header = False,
 ) -> int:
-    """What happened to keys, newest first: duplicates, hand-offs, releases."""
+    """What happened to keys, newest first: duplicates, hand-offs, releases; and to schedules, and to the clock."""
     session: Session = ctx.obj
     for given in kind or ():
         check_choice("--kind", given, [str(known) for known in ActivityKind])
@@ -72,7 +72,7 @@ def _words(session: Session, row: Activity) -> list[str]:
         if value is not None and value is not False
     ]
     details = render.clip(session.shown(" ".join(words)), 100, ascii_only=session.out.ascii_only)
-    return [row.kind.replace("_", " "), row.workflow, session.shown_key(row.key), row.run_id or "-", details]
+    return [row.kind.replace("_", " "), row.workflow or "-", session.shown_key(row.key), row.run_id or "-", details]
 
 
 def _follow(session: Session, client: Durable, asked: dict[str, Any], fields: Sequence[str], header: bool) -> int:

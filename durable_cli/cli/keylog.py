@@ -193,7 +193,7 @@ def replay(
     if dry_run:
         session.out.guard()
         explained = client.explain_start(
-            row.workflow, found.lost.input, key=key, on_duplicate=on_duplicate, execute=False
+            row.workflow or "", found.lost.input, key=key, on_duplicate=on_duplicate, execute=False
         )
         return tell_explanation(session, explained)
     lines = [keyview.headline(session, found.lost).strip(), *keyview.diff_lines(session, found.lost)]

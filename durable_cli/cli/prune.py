@@ -18,6 +18,7 @@ from durable_cli.errors import UsageError
 from durable_cli.model import FINISHED, Status
 
 if TYPE_CHECKING:
+    from durable_cli.client import Durable
     from durable_cli.pruning import Pruned
 
 
@@ -39,16 +40,19 @@ def prune(
 ) -> int:
     """Delete old finished runs with their steps, events and logs. A key that such a run holds becomes free.
 
-    Unfinished runs stay, however old. What happened to keys stays 7 days, and as long as any run has the key.
+    Unfinished runs stay, however old. What happened to keys stays 7 days, and as long as any run has the key. With
+    --trust-clock alone nothing is deleted: the clock is believed from now on, here and by workers.
     """
     session: Session = ctx.obj
-    if older_than is None:
+    if older_than is None and (not trust_clock or workflow is not None or status):
         raise UsageError("say what is old: --older-than DURATION", hint="durable prune --older-than 30d --dry-run")
     for given in status or ():
         check_choice("--status", given, sorted(str(known) for known in FINISHED))
-    age_ms = _age(older_than)
+    age_ms = None if older_than is None else _age(older_than)
     wanted = [Status(one) for one in status or ()]
     client = session.reader(named=False)
+    if age_ms is None:
+        return _trust(session, client, dry_run=dry_run)
     if client is None:
         return _tell(session, None, older_than=age_ms, dry_run=dry_run)
 
@@ -64,6 +68,14 @@ def prune(
         if would.runs and not agrees(session, f"delete {_words(would, age_ms)}?"):
             return 1
     return _tell(session, go(only_look=False), older_than=age_ms, dry_run=False)
+
+
+def _trust(session: Session, client: Durable | None, *, dry_run: bool) -> int:
+    if client is not None:
+        client.prune(trust_clock=True, dry_run=dry_run)
+    would = "would be" if dry_run else "is"
+    session.one(_document(None, dry_run), lambda: session.out.note(f"the clock {would} believed"), id_field="runs")
+    return 0
 
 
 def _age(text: str) -> int:
@@ -82,14 +94,6 @@ def _words(pruned: Pruned, age_ms: int) -> str:
 
 
 def _tell(session: Session, pruned: Pruned | None, *, older_than: int, dry_run: bool) -> int:
-    document: render.Document = {
-        "runs": pruned.runs if pruned else 0,
-        "keys_freed": pruned.keys_freed if pruned else 0,
-        "never_keys_freed": pruned.never_keys_freed if pruned else 0,
-        "activity": pruned.activity if pruned else 0,
-        "dry_run": dry_run,
-    }
-
     def human() -> None:
         if pruned is None:
             return
@@ -103,5 +107,15 @@ def _tell(session: Session, pruned: Pruned | None, *, older_than: int, dry_run: 
                 f" {pruned.activity} rows of activity"
             )
 
-    session.one(document, human, id_field="runs")
+    session.one(_document(pruned, dry_run), human, id_field="runs")
     return 0
+
+
+def _document(pruned: Pruned | None, dry_run: bool) -> render.Document:
+    return {
+        "runs": pruned.runs if pruned else 0,
+        "keys_freed": pruned.keys_freed if pruned else 0,
+        "never_keys_freed": pruned.never_keys_freed if pruned else 0,
+        "activity": pruned.activity if pruned else 0,
+        "dry_run": dry_run,
+    }

@@ -1,4 +1,4 @@
-"""SQL for what happened to keys. One function a kind of row; texts and ids only, since activity outlives runs."""
+"""SQL for what happened to keys and around them. One function a kind of row; texts and ids only, since activity outlives runs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _EVENTS = {
     ActivityKind.SCHEDULE_MISSED: "schedule.missed",
     ActivityKind.SCHEDULE_FAILED: "schedule.failed",
     ActivityKind.SCHEDULE_PAUSED: "schedule.paused",
+    ActivityKind.CLOCK_JUMPED: "clock.jumped",
 }
 
 
@@ -34,7 +35,7 @@ def _insert(
     kind: ActivityKind,
     *,
     at: int,
-    workflow: str,
+    workflow: str | None,
     key: str | None,
     run_id: str | None,
     outcome: str | None = None,
@@ -210,6 +211,11 @@ def moved(tx: Tx, *, at: int, workflow: str, from_place: str, to_place: str) -> 
         run_id=None,
         details={"from": from_place, "to": to_place},
     )
+
+
+def clock_jumped(tx: Tx, *, at: int, reason: str) -> None:
+    """The wall clock was set, or is wrong; `reason`: what speaks against it."""
+    _insert(tx, ActivityKind.CLOCK_JUMPED, at=at, workflow=None, key=None, run_id=None, details={"reason": reason})
 
 
 _PROMOTED_AFTER = """

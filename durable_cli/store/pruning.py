@@ -1,11 +1,10 @@
-"""SQL for deleting what is old, and for the mark that says when the clock was last believed."""
+"""SQL for deleting what is old."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
-from durable_cli.core.clocks import Mark
 from durable_cli.store.database import Tx
 
 Place = tuple[int, int]
@@ -47,14 +46,18 @@ def delete_runs(tx: Tx, rows: list[int]) -> int:
 _CONCERNS_NO_RUN: Final = """
 (key IS NULL OR NOT EXISTS (
   SELECT 1 FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
-  WHERE w.name = durable_activity.workflow AND r.key = durable_activity.key))
+  WHERE w.name = durable_activity.workflow AND r.key = durable_activity.key
+    AND r.id NOT IN (SELECT value FROM json_each(:gone))))
 """
 
 
-def count_old_activity(tx: Tx, before: int) -> int:
-    """How many rows of activity are older than a moment and concern no key that still has runs."""
+def count_old_activity(tx: Tx, before: int, gone: list[int]) -> int:
+    """How many rows of activity are older than a moment and concern no key that still has runs, once the runs `gone`
+    are deleted."""
     count: int = tx.value(
-        f"SELECT count(*) FROM durable_activity WHERE at < :before AND {_CONCERNS_NO_RUN}", before=before
+        f"SELECT count(*) FROM durable_activity WHERE at < :before AND {_CONCERNS_NO_RUN}",
+        before=before,
+        gone=json.dumps(gone),
     )
     return count
 
@@ -68,7 +71,7 @@ WHERE at < :before AND (at, id) > (:after_at, :after_id) ORDER BY at, id LIMIT :
 def old_activity(tx: Tx, after: Place, *, before: int, limit: int) -> list[dict[str, Any]]:
     """Rows of activity older than a moment, oldest first, from a place on: `id`, `at`, and `goes`: it concerns no key
     that still has runs."""
-    return tx.rows(_OLD_ACTIVITY, after_at=after[0], after_id=after[1], before=before, limit=limit)
+    return tx.rows(_OLD_ACTIVITY, after_at=after[0], after_id=after[1], before=before, limit=limit, gone="[]")
 
 
 def delete_activity(tx: Tx, rows: list[int]) -> int:
@@ -76,41 +79,3 @@ def delete_activity(tx: Tx, rows: list[int]) -> int:
     return tx.change(
         "DELETE FROM durable_activity WHERE id IN (SELECT value FROM json_each(:rows))", rows=json.dumps(rows)
     )
-
-
-def newest_moment(tx: Tx) -> int | None:
-    """The moment of the newest record."""
-    found: int | None = tx.value(
-        "SELECT max(moment) FROM (SELECT max(at) AS moment FROM durable_activity"
-        " UNION ALL SELECT max(finished_at) FROM durable_runs WHERE finished_at IS NOT NULL"
-        " UNION ALL SELECT created_at FROM durable_runs WHERE id = (SELECT max(id) FROM durable_runs))"
-    )
-    return found
-
-
-def clock_mark(tx: Tx) -> Mark | None:
-    """The mark that was left last."""
-    text = tx.value("SELECT value FROM durable_meta WHERE name = 'clock_mark'")
-    return None if text is None else Mark(**json.loads(text))
-
-
-_KEEP: Final = """
-INSERT INTO durable_meta (name, value) VALUES (:name, :text) ON CONFLICT (name) DO UPDATE SET value = excluded.value
-"""
-
-
-def leave_clock_mark(tx: Tx, mark: Mark) -> None:
-    """Leave a mark."""
-    text = json.dumps({"wall": mark.wall, "boot": mark.boot, "boottime": mark.boottime})
-    tx.change(_KEEP, name="clock_mark", text=text)
-
-
-def complained_at(tx: Tx) -> int | None:
-    """When a worker or tick last said that it prunes nothing by this clock."""
-    text = tx.value("SELECT value FROM durable_meta WHERE name = 'clock_complaint'")
-    return None if text is None else int(text)
-
-
-def note_complaint(tx: Tx, now: int) -> None:
-    """It says so now."""
-    tx.change(_KEEP, name="clock_complaint", text=str(now))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from enginekit import change
 
+from durable_cli import Durable
 from durable_cli.cli import config
 from durable_cli.errors import InvalidConfig
 
@@ -71,19 +73,36 @@ def test_prune_without_a_database_makes_none(cli):
 
 def test_a_clock_that_jumped_deletes_nothing(cli):
     """A record of the future: 78 or what the error says, with the command that goes on; --trust-clock does."""
-    from durable_cli import Durable
-
     cli("run", "flows:sync")
     with Durable(cli.db) as durable:
-        durable._engine.database.write(
-            lambda tx: tx.change("UPDATE durable_runs SET created_at = created_at + 10 * 86400000")
-        )
-    refused = cli("prune", "--older-than", "0s")
-    assert refused.code != 0
-    assert "the clock may have jumped" in refused.err
-    assert "--trust-clock" in refused.err
+        change(durable, "UPDATE durable_runs SET created_at = created_at + 10 * 86400000")
+    for more in ((), ("-y",), ("-n",)):
+        refused = cli("prune", "--older-than", "0s", *more)
+        assert (refused.code, refused.out) == (75, "")
+        assert "the clock may have jumped" in refused.err
+        assert "hint: date   # if it is right: durable prune --trust-clock\n" in refused.err
     assert len(cli("runs", "list", "--json").document) == 1
+    [row] = cli("activity", "--json").document
+    assert (row["kind"], row["workflow"]) == ("clock_jumped", None)
+    assert cli("activity", "--format", "tsv", "--fields", "kind,workflow,key").out == "clock_jumped\t\t\n"
+    assert cli("prune", "--older-than", "0s", "--trust-clock", "-n", "--json").document["runs"] == 1
     assert cli("prune", "--older-than", "0s", "--trust-clock", "--json").document["runs"] == 1
+
+
+def test_trusting_the_clock_deletes_nothing(cli):
+    """As doctor and the refusal name it: the command alone, which is enough for good."""
+    assert cli("prune", "--trust-clock").all == (0, "", "")
+    assert not cli.db.exists()
+    cli("run", "flows:sync")
+    with Durable(cli.db) as durable:
+        change(durable, "UPDATE durable_runs SET created_at = created_at + 10 * 86400000")
+    assert cli("prune", "--trust-clock", "--workflow", "sync").code == 2
+    assert cli("prune", "--trust-clock", "-n", "--json").document == {**ZERO, "dry_run": True}
+    assert cli("prune", "--older-than", "1d").code == 75
+    assert cli("prune", "--trust-clock").all == (0, "", "")
+    assert cli("prune", "--trust-clock", "--json").document == {**ZERO, "dry_run": False}
+    assert cli("doctor", "--db", str(cli.db)).all == (0, "", "")
+    assert cli("prune", "--older-than", "1d", "--json").document == {**ZERO, "dry_run": False}
 
 
 # -- retention -----------------------------------------------------------------------------------------------------

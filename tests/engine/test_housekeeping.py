@@ -204,6 +204,27 @@ def test_a_clock_that_jumped_prunes_nothing_and_is_told_once_a_day(durable, cloc
     assert durable.runs() == []
 
 
+def test_a_clock_under_suspicion_costs_no_writes(durable, clock, monkeypatch):
+    """Not a transaction a minute until somebody settles it; once an hour a mark, while all is well."""
+    durable.execute(holding("report"), key="k")
+    writes = []
+    write = durable._engine.database.write
+    monkeypatch.setattr(
+        durable._engine.database, "write", lambda *args, **more: writes.append(1) or write(*args, **more)
+    )
+    for minute in range(120):
+        Housekeeping(durable._engine).look()
+        clock.advance(MINUTE)
+        assert len(writes) == minute // 60 + 1
+    writes.clear()
+    clock.advance(1000 * DAY)
+    for _ in range(120):
+        Housekeeping(durable._engine).look()
+        clock.advance(MINUTE)
+    assert len(writes) == 1
+    assert len(durable.activity(kinds=["clock_jumped"])) == 1
+
+
 def test_one_run_that_cannot_be_written_is_in_no_others_way(durable, clock, warnings, monkeypatch):
     """The others are told; the worker goes on."""
     from durable_cli import settling

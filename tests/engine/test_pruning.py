@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from enginekit import FINISHED, define_job, duplicates, live_owner, put, snapsho
 
 from durable_cli import Context, Debounce, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
 from durable_cli.core.clocks import LEAP_MS, STEP_MS, Mark, suspect
+from durable_cli.engine import wall_clock
 from durable_cli.errors import ClockSuspect, DurableError, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.model import ActivityKind
+from durable_cli.pruning import Pruned
 from durable_cli.store import activity
 from durable_cli.store import pruning as pruning_rows
 
@@ -300,10 +303,18 @@ MARK = Mark(NOW, "boot", 5_000_000)
         (MARK, Mark(NOW - STEP_MS - 1, "other", 7), None, False),
         (MARK, Mark(NOW - STEP_MS, "other", 7), None, True),
         (Mark(NOW, None, None), Mark(NOW + DAY, "boot", 1), NOW, True),
+        (None, Mark(NOW + LEAP_MS, "boot", 1), NOW, True),
+        (None, Mark(NOW + LEAP_MS + 1, "boot", 1), NOW, False),
+        (None, Mark(NOW + 50 * 365 * DAY, None, None), None, True),
+        (Mark(NOW, None, None, NOW + 900 * DAY), Mark(NOW + DAY, None, None), NOW + 900 * DAY, True),
+        (Mark(NOW, None, None, NOW + 900 * DAY), Mark(NOW + DAY, None, None), NOW + 900 * DAY + 1, False),
+        (Mark(NOW, None, None, NOW - DAY), Mark(NOW + DAY, None, None), NOW + 2 * DAY, False),
+        (Mark(NOW, None, None, NOW + 900 * DAY), Mark(NOW - DAY, None, None), NOW + 900 * DAY, False),
     ],
 )
 def test_when_a_clock_is_believed(mark: Mark | None, now: Mark, newest: int | None, trusted: bool) -> None:
-    """Within a boot by the clock that no step of the wall clock moves; across boots by the past, and by a year."""
+    """Within a boot by the clock that no step of the wall clock moves; across boots by the past, and by a year. Without
+    a mark by the newest record; what lay in the future when somebody trusted the clock is no witness any more."""
     assert (suspect(mark, now, newest) is None) == trusted
 
 
@@ -323,6 +334,131 @@ def test_a_clock_that_jumped_deletes_nothing(durable: Durable, clock: Any, jump:
     assert snapshot(durable) == before
     clock.advance(-jump)
     assert durable.prune(older_than="1d").runs == 1
+
+
+@pytest.mark.parametrize("jump", [50 * 365 * DAY, -NOW + 1000, -DAY])
+def test_the_very_first_prune_is_no_exception(durable: Durable, clock: Any, jump: int) -> None:
+    """No mark was left yet: the newest record is one."""
+    job = define_job("never")
+    for key in "ab":
+        put(durable, job, "completed", key=key)
+    clock.advance(jump)
+    for dry in (True, False):
+        with pytest.raises(ClockSuspect, match="of the newest record|behind the newest record"):
+            durable.prune(older_than="30d", dry_run=dry)
+    assert len(durable.runs()) == 2
+    assert [one.check for one in durable.doctor().findings if one.check == "clock"] == ["clock"]
+
+
+def test_a_dry_run_refuses_what_the_prune_would(durable: Durable, clock: Any) -> None:
+    """And writes nothing: no mark, no activity. With the trust that the prune would have, its numbers."""
+    put(durable, define_job(), "completed", key="k")
+    clock.advance(2 * 365 * DAY)
+    rows = len(durable.activity())
+    with pytest.raises(ClockSuspect):
+        durable.prune(older_than="1d", dry_run=True)
+    would = durable.prune(older_than="1d", dry_run=True, trust_clock=True)
+    assert durable.prune(trust_clock=True, dry_run=True) == Pruned()
+    assert len(durable.activity()) == rows
+    with pytest.raises(ClockSuspect):
+        durable.prune(older_than="1d")
+    assert durable.prune(older_than="1d", trust_clock=True) == would
+
+
+def test_a_jump_is_recorded_once(durable: Durable, clock: Any) -> None:
+    """However often somebody looks, prunes or works meanwhile; another one is another row, and so is the same one
+    after the clock had been right."""
+    put(durable, define_job(), "completed", key="k")
+    heard: list[dict[str, Any]] = []
+    durable.on("clock.jumped", lambda event, fields: heard.append(fields))
+    durable.tick()
+
+    def jumps() -> list[str]:
+        return [str(row.details["reason"]) for row in durable.activity(kinds=["clock_jumped"])][::-1]
+
+    def look() -> None:
+        durable.tick()
+        durable.tick(retention="30d")
+        with pytest.raises(ClockSuspect):
+            durable.prune(older_than="30d")
+
+    clock.advance(1000 * DAY)
+    for _ in range(3):
+        look()
+        clock.advance(DAY)
+    assert jumps() == ["it is 1000 days ahead of the last time it was looked at"]
+    clock.advance(1000 * DAY)
+    look()
+    assert len(jumps()) == 2
+    clock.advance(-2003 * DAY)
+    durable.tick()
+    assert len(jumps()) == 2
+    assert durable.prune(older_than="30d") == Pruned()
+    clock.advance(-DAY)
+    look()
+    assert jumps()[2:] == ["it is 1440 minutes behind the newest record"]
+    assert [fields["reason"] for fields in heard] == jumps()
+    [row] = durable.activity(kinds=["clock_jumped"], limit=1)
+    assert (row.at, row.workflow, row.key, row.run_id) == (clock.now, None, None, None)
+    assert len(durable.runs()) == 1
+
+
+def test_what_was_recorded_in_the_future_is_trusted_too(durable: Durable, clock: Any) -> None:
+    """Runs that were made while the clock was twenty years ahead: said once that it is right now, and pruning goes on."""
+    job = define_job()
+    put(durable, job, "completed", key="old")
+    durable.tick()
+    clock.advance(20 * 365 * DAY)
+    put(durable, job, "completed", key="future")
+    clock.advance(-20 * 365 * DAY)
+    with pytest.raises(ClockSuspect):
+        durable.prune(older_than="30d")
+    assert durable.prune(trust_clock=True) == Pruned()
+    for _ in range(3):
+        assert [one for one in durable.doctor().findings if one.check == "clock"] == []
+        clock.advance(20 * DAY)
+        durable.tick(retention="30d")
+    assert [run.key for run in durable.runs()] == ["future"]
+    clock.advance(20 * 365 * DAY + DAY)
+    put(durable, job, "completed", key="later")
+    clock.advance(-2 * DAY)
+    with pytest.raises(ClockSuspect):
+        durable.prune(older_than="30d")
+
+
+def test_nothing_old_and_no_trust_is_no_prune(durable: Durable) -> None:
+    with pytest.raises(UsageError, match="older_than"):
+        durable.prune()
+
+
+def test_a_time_namespace_is_another_machine(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same boot, and a clock since boot that begins elsewhere (a container): no jump."""
+    monkeypatch.setattr(durable._engine, "now", wall_clock)
+    put(durable, define_job(), "completed", key="k")
+    namespace, offset = ["time:[1]"], [0]
+    real = time.clock_gettime_ns
+    monkeypatch.setattr("durable_cli.timekeeping.os.readlink", lambda path: namespace[0])
+    monkeypatch.setattr("durable_cli.timekeeping.time.clock_gettime_ns", lambda which: real(which) + offset[0])
+    durable.prune(older_than="30d")
+    offset[0] = 100_000 * 10**9
+    with pytest.raises(ClockSuspect, match="since this machine started"):
+        durable.prune(older_than="30d")
+    namespace[0] = "time:[2]"
+    durable.prune(older_than="30d")
+
+
+def test_a_dry_run_counts_activity_as_the_prune_will(durable: Durable, clock: Any) -> None:
+    """That of keys which lose their last run in this very prune, too."""
+    job = define_job()
+    for key in ("gone", "stays"):
+        put(durable, job, "completed", key=key)
+        durable.start(job, 2, key=key)
+        durable.cancel(key=key, workflow="job")
+    clock.advance(8 * DAY)
+    put(durable, job, "completed", key="stays")
+    would = durable.prune(older_than="1d", dry_run=True)
+    assert would.activity > 0
+    assert durable.prune(older_than="1d") == would
 
 
 def test_a_trusted_clock_is_the_mark_from_then_on(durable: Durable, clock: Any) -> None:

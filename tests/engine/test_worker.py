@@ -185,8 +185,9 @@ def orphan(durable: Durable, flow: Any, what: Any = None) -> str:
 
 
 def test_a_tick_with_nothing_to_do_writes_nothing(real: Durable, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cron starts one each minute: no commit, no owner."""
+    """Cron starts one each minute: no commit, no owner. Once an hour one leaves a mark of the clock."""
     real.execute(simple())
+    real.tick()
     writes: list[int] = []
     write = Database.write
     monkeypatch.setattr(Database, "write", lambda *args, **more: writes.append(1) or write(*args, **more))
