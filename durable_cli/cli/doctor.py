@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def _surroundings(session: Session, place: settings.Place) -> Iterator[Finding]:
     if cached and not os.path.exists(cached):
         folder = os.path.dirname(durable_cli.__file__)
         message = f"Python keeps no compiled code of durable in {folder}: each call compiles it anew"
-        yield Finding("environment", "note", message, f"python -m compileall -q {folder}")
+        yield Finding("environment", "note", message, f"python -m compileall -q {shlex.quote(folder)}")
 
 
 def _under_cron(session: Session, place: settings.Place) -> str | None:

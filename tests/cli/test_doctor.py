@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import stat
 from pathlib import Path
 
@@ -387,6 +389,43 @@ def test_code_of_commands_and_of_prompts(cli):
     [typed] = code_findings(cli)
     assert "defined at a prompt" in typed["message"]
     assert typed["facts"] == ["needed by 1 schedule"]
+
+
+def test_what_is_named_as_a_mend_can_be_typed(cli):
+    """Every `durable ...` of a finding, run as it stands: it is understood, and finds what it names."""
+    cli("start", "flows:sync", "--key", "k")
+    cli("schedules", "add", "s", "* * * * *", "flows:quiet")
+    cli("schedules", "pause", "s")
+    cli("schedules", "add", "gone", "* * * * *", "flows:quiet")
+    with Durable(cli.db) as durable:
+        put(durable, define_job(), "running", key=None)
+        for _ in range(12):
+            put(durable, define_job(), "running", key=None)
+        change(durable, "UPDATE durable_runs SET created_at = created_at + 5 * :day", day=D)
+        change(durable, "UPDATE durable_runs SET held_since = 1, due_at = 1 WHERE key = 'k'")
+        change(durable, "UPDATE durable_schedules SET file = '/f.py', vanished_at = 1 WHERE name = 'gone'")
+    findings = cli("doctor", "--json").document["findings"]
+    assert {one["check"] for one in findings} >= {"clock", "runs", "keys", "schedules"}
+    for one in findings:
+        for command in re.findall(r"durable (?!worker|start --moved)([^#]*)", one["hint"]):
+            done = cli(*shlex.split(command))
+            assert done.code in (0, 1, 78), (one["hint"], done)
+            assert "hint:" not in done.err, (one["hint"], done)
+    assert {one["check"] for one in cli("doctor", "--json").document["findings"]} & {
+        "clock",
+        "keys",
+        "schedules",
+    } == set()
+
+
+def test_the_file_on_a_network_can_be_copied_away(cli, monkeypatch, tmp_path):
+    """By the command that is named, although durable refuses such a file; a blank in its name, too."""
+    db = cli.dir / "my file.db"
+    cli("run", "flows:sync", "--db", str(db))
+    monkeypatch.setattr(filesystem, "kind_of", lambda path, mounts=None: ("nfs4", str(path.parent)))
+    with Durable(db) as durable:
+        [hint] = [one[2] for one in found(durable, "file")]
+    assert hint.startswith(f"{filesystem.OVERRIDE}=1 durable db backup ~/'my file.db'   #")
 
 
 def test_owners_that_died_without_runs_are_nothing(durable):
