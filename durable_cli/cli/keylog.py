@@ -139,7 +139,7 @@ def _duplicate(session: Session, event: KeyEvent) -> str:
 def evaluate(ctx: typer.Context, target: Target, input: Input = None, params: Params = None) -> int:
     """Print the key that a workflow's own expression gives for an input. Starts and writes nothing.
 
-    Nothing on stdout: no key, every such start is a run of its own. Exit 2 where a start would be refused.
+    Not at a terminal it is written as in every TSV: exact, with backslashes for what cannot be seen. Nothing on stdout: no key, every such start is a run of its own. Exit 2 where a start would be refused.
     """
     session: Session = ctx.obj
     call = Call(target, None, input, tuple(params or ()), None, False)
@@ -152,7 +152,7 @@ def evaluate(ctx: typer.Context, target: Target, input: Input = None, params: Pa
 
     def human() -> None:
         if key is not None:
-            session.out.answer(session.shown_key(key))
+            session.out.answer(session.shown_key(key) if session.out.list_format() == "table" else render.cell(key))
         elif not session.out.quiet:
             why = "it has no key expression" if rule is None else f"{session.shown(rule)} gives none"
             session.out.say(f"no key: {why}, and every start of {definition.name} is a run of its own")

@@ -241,7 +241,7 @@ def rows_text(
     if format == "jsonl":
         lines = [render.json_line(document, ascii_only=True) for document in documents]
     elif format == "ids":
-        lines = list(dict.fromkeys(str(row[id_field]) for row in documents if row.get(id_field) is not None))
+        lines = list(dict.fromkeys(render.cell(row[id_field]) for row in documents if row.get(id_field) is not None))
     elif format == "csv":
         lines = render.csv_lines(documents, fields, header=header)
     else:

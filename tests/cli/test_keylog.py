@@ -182,6 +182,15 @@ def test_eval_prints_the_key_or_says_that_there_is_none(keyed):
     assert keyed("keys", "eval", "keyed:article", "--input", '{"id": 7}').all == (0, "article:7\n", "")
     assert keyed("keys", "eval", "keyed:article", "-P", "id=x y").out == "article:x y\n"
     assert keyed("keys", "eval", "keyed:article", "-P", "id= x").out == "article: x\n"
+    for hostile, written in (
+        (" x ", "article: x\\x20"),
+        ("x\ny", r"article:x\ny"),
+        (r"x\ny", r"article:x\\ny"),
+        ("x\x1b[31m\x9b2J\u202e", r"article:x\x1b[31m\x9b2J\u202e"),
+    ):
+        call = ("keys", "eval", "keyed:article", "--input", json.dumps({"id": hostile}))
+        assert {keyed(*call, *form).out for form in ((), ("--format", "ids"))} == {f"{written}\n"}
+    assert keyed("keys", "eval", "keyed:article", "-P", "id=x ", "--format", "table").out == '"article:x "\n'
     found = keyed("keys", "eval", "keyed:article", "-P", "id:=7", "--json").document
     assert found == {"workflow": "article", "key": "article:7", "rule": "article:{id}"}
     none = keyed("keys", "eval", "keyed:keyless", "-P", "id:=7")
