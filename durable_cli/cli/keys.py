@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -10,12 +11,15 @@ from durable_cli import render
 from durable_cli.cli import keyview
 from durable_cli.cli.activity import activity_table
 from durable_cli.cli.options import check_duration
+from durable_cli.cli.output import rows_text
 from durable_cli.cli.runs import Fields, Header, Limit, Since, limit_of, run_table
 from durable_cli.cli.session import Cell, Session
 from durable_cli.model import Key, Stats
 
 if TYPE_CHECKING:
     from durable_cli.lookup import KeyDetails
+
+STATS_FIELDS: Final = ("section", "name", "count", "workflow")
 
 Workflow = Annotated[str | None, typer.Option("--workflow", metavar="W", help="Only this workflow.")]
 
@@ -118,13 +122,20 @@ def _show(session: Session, details: KeyDetails) -> None:
         session.out.answer("\n".join(["inputs that did not run", *lines]))
 
 
-def stats(ctx: typer.Context, workflow: Workflow = None, since: Since = None) -> int:
-    """Counts: runs by status, keys held, starts that met a taken key."""
+def stats(ctx: typer.Context, workflow: Workflow = None, since: Since = None, header: Header = False) -> int:
+    """Counts: runs by status, keys held, starts that met a taken key. Not at a terminal a line for each count: section,
+    name, count, and the workflow where the name is a key.
+    """
     session: Session = ctx.obj
     since = check_duration(since)
     client = session.reader(named=False)
     document = stats_document(None if client is None else client.stats(workflow=workflow, since=since))
-    session.one(document, lambda: _show_stats(session, document), id_field="keys")
+    form = session.out.list_format()
+    if form in ("table", "json", "jsonl"):
+        session.one(document, lambda: _show_stats(session, document), id_field="keys")
+    else:
+        rows = list(_counts(document))
+        session.out.answer(rows_text(form, rows, STATS_FIELDS, header=header, id_field="name"))
     return 0
 
 
@@ -152,6 +163,20 @@ def stats_document(found: Stats | None) -> render.Document:
 
 def _moment(at: Any) -> int:
     return int(at)
+
+
+def _counts(document: render.Document) -> Iterator[render.Document]:
+    """The document of `stats` as rows of STATS_FIELDS."""
+
+    def row(section: str, name: str, count: int, workflow: str | None = None) -> render.Document:
+        return dict(zip(STATS_FIELDS, (section, name, count, workflow), strict=True))
+
+    keys = document["keys"]
+    yield from (row("runs", status, count) for status, count in document["runs"].items())
+    yield from (row("keys", name, keys[name]) for name in ("held", "dropped_inputs", "handoffs"))
+    yield from (row("readds", outcome, count) for outcome, count in keys["readds"].items())
+    yield from (row("most_readded", one["key"], one["count"], one["workflow"]) for one in keys["most_readded"])
+    yield from (row("over_time", one["at"], one["count"]) for one in keys["over_time"])
 
 
 def _show_stats(session: Session, document: render.Document) -> None:
