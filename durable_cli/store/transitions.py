@@ -12,7 +12,7 @@ from durable_cli.store.runs import ours
 _FINISHED_SQL: Final = ", ".join(f"'{status}'" for status in sorted(FINISHED))
 
 
-def _notice(tx: Tx, row_id: int, status: str, error: RunError | None) -> Notice:
+def _notice(tx: Tx, row_id: int, status: str, error: RunError | None = None) -> Notice:
     row = tx.row(
         "SELECT r.public_id AS run_id, w.name AS workflow, r.key FROM durable_runs r"
         " JOIN durable_workflows w ON w.id = r.workflow_id WHERE r.id = :id",
@@ -48,8 +48,7 @@ def insert(
 ) -> int:
     """A new pending run: without key, holding its key, or waiting behind `runs_after` (then its timeout does not count
     yet, and it has a due time only if its start asked for one)."""
-    tx.notices.append(Notice("run.started", {"run_id": public_id, "key": key}))
-    return tx.insert(
+    row_id = tx.insert(
         _INSERT,
         public_id=public_id,
         workflow=workflow_id,
@@ -63,6 +62,8 @@ def insert(
         parent=parent,
         debounced=int(debounced),
     )
+    tx.notices.append(_notice(tx, row_id, "started"))
+    return row_id
 
 
 def drop_key(tx: Tx, row_id: int) -> None:

@@ -652,6 +652,8 @@ def test_listeners_are_told_after_the_commit(durable: Durable, caplog: pytest.Lo
         "key.retake",
     ]
     assert only == ["use_existing", "cancel_existing", "use_existing"]
+    assert heard[0] == ("run.started", {"run_id": first, "workflow": "job", "key": "k"})
+    assert all(fields["workflow"] == "job" for _, fields in heard)
     assert heard[4][1] | {"from": first, "to": second, "reason": "replaced"} == heard[4][1]
     assert [record.durable["event"] for record in caplog.records if hasattr(record, "durable")] == [  # type: ignore[attr-defined]
         event for event, _ in heard
