@@ -1,30 +1,47 @@
-"""Tracebacks of users' code: they begin in the user's file and never show local variables."""
+"""Tracebacks of users' code: they show the user's frames only, and never local variables."""
 
 from __future__ import annotations
 
 import os
 import traceback
-from types import TracebackType
+from traceback import FrameSummary, TracebackException
+from typing import Final
 
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LONGEST = 8192
+_OURS: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_BETWEEN: Final = (
+    "<frozen ",
+    *(
+        os.path.join(os.sep, *path)
+        for path in (["contextlib.py"], ["threading.py"], ["asyncio", ""], ["concurrent", ""])
+    ),
+)
+"""What durable calls users' code through. Where users call it themselves, it is theirs."""
+_LONGEST: Final = 8192
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of `error` from the first frame that is not durable's, at most 8 KiB (the end is kept)."""
-    where = _first_user_frame(error.__traceback__)
-    lines = traceback.TracebackException(type(error), error, where, capture_locals=False).format()
-    text = "".join(lines)
+    """The traceback of `error` without durable's frames, those of what led to it too; at most 8 KiB (the end is kept)."""
+    told = TracebackException(type(error), error, error.__traceback__, capture_locals=False)
+    _leave_ours_out(told)
+    text = "".join(told.format())
     return text if len(text) <= _LONGEST else "...\n" + text[-_LONGEST:]
 
 
-def _first_user_frame(frame: TracebackType | None) -> TracebackType | None:
-    while frame is not None and _is_plumbing(frame.tb_frame.f_code.co_filename):
-        frame = frame.tb_next
-    return frame
+def _leave_ours_out(told: TracebackException) -> None:
+    waiting, seen = [told], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack = traceback.StackSummary.from_list(_of_users(one.stack))
+        waiting += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
 
 
-def _is_plumbing(filename: str) -> bool:
-    if filename.endswith(os.sep + "contextlib.py"):  # before the user's first frame: one of our `with`s
-        return True
-    return filename.startswith((_OURS, "<frozen ")) or os.sep.join(("", "asyncio", "")) in filename
+def _of_users(stack: list[FrameSummary]) -> list[FrameSummary]:
+    kept, ours = [], True
+    for frame in stack:
+        ours = frame.filename.startswith(_OURS) or (ours and any(part in frame.filename for part in _BETWEEN))
+        if not ours:
+            kept.append(frame)
+    return kept

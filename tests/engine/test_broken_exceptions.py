@@ -7,6 +7,8 @@ traceback of ours.
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +106,38 @@ def test_a_step_that_lets_stop_iteration_out_says_so(durable: Durable) -> None:
     assert "durable_cli" not in run.error.traceback
     assert "contextlib" not in run.error.traceback
     assert "test_broken_exceptions.py" in run.error.traceback
+
+
+@pytest.mark.parametrize("where", ["branch", "step of a branch", "cause"])
+def test_a_traceback_has_no_frames_of_ours(durable: Durable, kind: str, where: str) -> None:
+    """Not between two of the user's either, nor in what led to the error; the user's own all stay."""
+
+    def users_own() -> None:
+        raise KeyError("mine")
+
+    async def branch(ctx: Any) -> None:
+        if where == "branch":
+            users_own()
+        await ctx.run("fail", users_own)
+
+    async def body(ctx: Any) -> None:
+        try:
+            await ctx.parallel({"a": branch})
+        except Exception as error:
+            if where != "cause":
+                raise
+            raise RuntimeError("from it") from error
+
+    run = durable.execute(define(kind, body)).run
+    assert run.error is not None
+    told = str(run.error.traceback)
+    files = re.findall(r'File "([^"]+)"', told)
+    assert {Path(file).name for file in files} <= {"test_broken_exceptions.py", "bothways.py"}
+    assert "in body" in told if where != "step of a branch" else "in users_own" in told
+    if where == "branch":
+        assert told.index("in branch") < told.index("in users_own")
+    if where == "cause":
+        assert "direct cause" in told
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("a test's own")], ids=["^C", "pytest"])
