@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from durable_cli.model import Claim, Owner, Run, Status
 from durable_cli.store.database import Tx
-from durable_cli.store.history import error_from_text
+from durable_cli.store.history import STILL_WANTED, error_from_text
 
 COLUMNS: Final = """
   r.id AS row_id, r.public_id, w.name AS workflow, r.workflow_id, r.key, r.holds_key, r.runs_after_id,
@@ -248,19 +248,22 @@ def waiting_for_child(tx: Tx, child: int) -> list[Run]:
     return [from_row(row) for row in tx.rows(_WAITED_FOR_BY, id=child)]
 
 
-_NEEDS = """
+_NEEDED: Final = f"""
 WITH RECURSIVE needed (id) AS (
-  SELECT :run
-  UNION SELECT s.child_id FROM durable_steps s JOIN needed n ON s.run_id = n.id
-        WHERE s.status = 'waiting' AND s.child_id IS NOT NULL
-  UNION SELECT r.runs_after_id FROM durable_runs r JOIN needed n ON r.id = n.id WHERE r.runs_after_id IS NOT NULL)
-SELECT 1 FROM needed WHERE id = :other
+  SELECT :root
+  UNION SELECT s.child_id
+        FROM needed n CROSS JOIN durable_runs asker ON asker.id = n.id CROSS JOIN durable_steps s ON s.run_id = asker.id
+        WHERE s.status = 'waiting' AND s.child_id IS NOT NULL AND {STILL_WANTED}
+          AND asker.finished_at IS NULL AND asker.status <> 'compensating'
+  UNION SELECT r.runs_after_id
+        FROM needed n CROSS JOIN durable_runs r ON r.id = n.id WHERE r.runs_after_id IS NOT NULL)
 """
+"""The run `root`, and those that have to end before it can: it waits for them, or behind them, or for one that does."""
 
 
 def needs(tx: Tx, run: int, other: int) -> bool:
     """Can this run end only after the other one: does it wait for it, or behind it, or for one that does?"""
-    return tx.value(_NEEDS, run=run, other=other) is not None
+    return tx.value(f"{_NEEDED} SELECT 1 FROM needed WHERE id = :other", root=run, other=other) is not None
 
 
 _HELD_LONG = f"""
