@@ -9,18 +9,16 @@ Refusals are returned as values, so that the transaction (and the activity in it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from durable_cli import reopening
+from durable_cli import adopting, reopening
 from durable_cli.core import arbitration, lifecycle, timing
 from durable_cli.definition import loaded_definition
 from durable_cli.errors import DurableError, KeyTaken, NoKey, NotFinished, NotRetryable
 from durable_cli.model import Claim, Policies, Reuse, Run, RunError, Status, StepStatus
+from durable_cli.owners import Alive
 from durable_cli.store import activity, events, history, runs, transitions, workflows
 from durable_cli.store.database import Tx
-
-Alive = Callable[[int], bool]
 
 
 def policies_of(tx: Tx, workflow: str) -> Policies:
@@ -295,7 +293,7 @@ def key_taken(holder: Run, *, what: str = "nothing was started") -> KeyTaken:
     )
 
 
-def retry(tx: Tx, run: Run, *, now: int) -> DurableError | None:
+def retry(tx: Tx, run: Run, *, now: int, alive: Alive) -> DurableError | None:
     """Make a failed or cancelled run pending again, its recorded steps kept. Returns the refusal, if it is one.
 
     The children whose end it waits for go on with it, and theirs: a loop, as in `_close`. A run has its key before any
@@ -303,7 +301,7 @@ def retry(tx: Tx, run: Run, *, now: int) -> DurableError | None:
     """
     answer, newer = _revive(tx, run, now=now)
     if answer is arbitration.Retry.REFUSE_STATUS:
-        return _not_retryable(run)
+        return _not_retryable(tx, run, alive)
     if answer is arbitration.Retry.REFUSE_KEY:
         assert newer is not None
         return key_taken(newer, what=f"run {run.id} stays as it is")
@@ -350,13 +348,8 @@ def _revive(tx: Tx, run: Run, *, now: int) -> tuple[arbitration.Retry, Run | Non
     return answer, newer
 
 
-def _not_retryable(run: Run) -> NotRetryable:
-    if run.finished:
-        hint = f"durable rerun {run.id}"
-    elif run.owner is not None:
-        hint = f"durable runs wait {run.id}"
-    else:
-        hint = f"durable resume {run.id}"
+def _not_retryable(tx: Tx, run: Run, alive: Alive) -> NotRetryable:
+    hint = f"durable rerun {run.id}" if run.finished else adopting.how_it_ends(tx, run, alive)
     return NotRetryable(
         f"run {run.id} is {run.status}; only a failed or cancelled run can be retried",
         run_id=run.id,
