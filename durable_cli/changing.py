@@ -64,7 +64,8 @@ class Changer(Reader):
         found = self.run(run)
 
         def write(tx: Tx) -> DurableError | None:
-            return settling.retry(tx, runs.again(tx, found), now=self._engine.now())
+            engine = self._engine
+            return settling.retry(tx, runs.again(tx, found), now=engine.now(), alive=engine.alive)
 
         _raise(self._engine.write(write))
         return self.run(found.id)
@@ -74,18 +75,13 @@ class Changer(Reader):
         found = self.run(run)
         engine, new_id = self._engine, self._engine.new_id()
 
-        def write(tx: Tx) -> starting.Started | arbitration.Rerun:
+        def write(tx: Tx) -> starting.Started | NotFinished:
             again = runs.again(tx, found)
             return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
 
         answer = engine.write(write)
-        if isinstance(answer, arbitration.Rerun):
-            raise NotFinished(
-                f"run {found.id} is {found.status}; only a finished run can be run again",
-                run_id=found.id,
-                status=str(found.status),
-                hint=f"durable runs wait {found.id}",
-            )
+        if isinstance(answer, NotFinished):
+            raise answer
         return result_of(answer)
 
     def cancel(

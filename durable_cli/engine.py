@@ -12,11 +12,11 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from durable_cli import owners, settling, wake
+from durable_cli import adopting, owners, settling, wake
 from durable_cli.errors import DurableError
 from durable_cli.listeners import Listeners
 from durable_cli.model import Claim, Run, Step, Workflow
@@ -224,28 +224,32 @@ class Engine:
 
         return self.database.write(write)
 
-    def claim_descendant(self, root: int, besides: list[str]) -> tuple[Claim, Workflow] | None:
-        """Claim a due run that the run in row `root` has started, unless a live worker is there to execute it. One
-        whose owner is dead is taken from it first.
+    def claim_left_alone(self, root: int, *, started: bool, besides: Sequence[str]) -> tuple[Claim, Workflow] | None:
+        """Claim a run that could go on and that nobody executes, of those that have to end before the run in row `root`
+        can (`started`: and of those that it started). One whose owner is dead is taken from it first; if that was its
+        end, the run that takes its key is claimed.
         """
 
         def look(tx: Tx) -> Run | None:
-            if self.has_live_worker(tx):
-                return None
-            owned = runs.owned_descendants(tx, root)
-            orphan = next((run for run in owned if run.owner is not None and not self.alive(run.owner.id)), None)
-            return orphan or runs.due_descendant(tx, root, self.now(), besides=besides)
+            now, alive = self.now(), self.alive
+            return adopting.left_alone(tx, root, now=now, alive=alive, started=started, besides=besides)
 
         def write(tx: Tx, owner_id: int) -> tuple[Claim, Workflow] | None:
-            while (run := look(tx)) is not None and run.owner is not None:
-                settling.reap(tx, run, now=self.now(), alive=self.alive)
-            if run is None:
-                return None
-            known = workflows.get(tx, run.workflow)
-            epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
-            return None if epoch is None or known is None else (Claim(run.row_id, run.id, owner_id, epoch), known)
+            claim: Claim | None = None
+            while claim is None and (run := look(tx)) is not None:
+                if run.owner is None:
+                    claim = self._claim(tx, run, owner_id)
+                else:
+                    heir = settling.reap(tx, run, now=self.now(), alive=self.alive).promoted
+                    claim = None if heir is None else self.claim_promoted(tx, heir, owner_id)
+            known = None if claim is None else workflows.get(tx, runs.get(tx, claim.row_id).workflow)
+            return None if claim is None or known is None else (claim, known)
 
         return None if self.database.read(look) is None else self.write_as_owner(write)
+
+    def _claim(self, tx: Tx, run: Run, owner_id: int) -> Claim | None:
+        epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
+        return None if epoch is None else Claim(run.row_id, run.id, owner_id, epoch)
 
     def put_back(self, claim: Claim, *, note: str) -> None:
         """Give back a run that cannot be executed here, and say why."""
@@ -279,15 +283,14 @@ class Engine:
 
     def has_live_worker(self, tx: Tx) -> bool:
         """Is there a live worker, which executes whatever is due?"""
-        return any(self.alive(worker) for worker in owner_rows.workers(tx))
+        return adopting.worker_lives(tx, self.alive)
 
     def claim_promoted(self, tx: Tx, run: Run, owner_id: int) -> Claim | None:
         """Claim the run that was promoted when ours ended, unless a live worker is there to execute it, or it is not
         due yet."""
         if self.has_live_worker(tx) or run.due_at is None or run.due_at > self.now():
             return None
-        epoch = transitions.claim(tx, run.row_id, owner_id, self.now())
-        return None if epoch is None else Claim(run.row_id, run.id, owner_id, epoch)
+        return self._claim(tx, run, owner_id)
 
     def taken_up(self, claim: Claim) -> None:
         """This process executes the run from now on (`abandon` would give it back)."""

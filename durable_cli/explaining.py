@@ -8,8 +8,8 @@ from durable_cli import settling
 from durable_cli.core import arbitration
 from durable_cli.core.arbitration import Action
 from durable_cli.model import Run, Status
+from durable_cli.owners import Alive
 from durable_cli.request import Request, has_moved
-from durable_cli.settling import Alive
 from durable_cli.starting import facts_of
 from durable_cli.store import runs, workflows
 from durable_cli.store.database import Tx

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from durable_cli import starting
+from durable_cli import adopting, starting
 from durable_cli.capture import in_foreground
-from durable_cli.core import lifecycle
 from durable_cli.core.timing import format_duration
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
@@ -23,7 +22,7 @@ from durable_cli.model import Claim, Outcome, Run, StartResult, Status
 from durable_cli.request import Request, merging
 from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
 from durable_cli.settling import look_after
-from durable_cli.store import activity, runs, transitions
+from durable_cli.store import activity, history, runs, transitions
 from durable_cli.store.database import Tx
 
 _LOOK_EVERY_S = 0.2
@@ -81,7 +80,8 @@ def execute(engine: Engine, definition: Definition, request: Request, *, watch: 
         assert run is not None
         if not wait or run.finished:
             return Execution(started.result, run, executed=started.ended)
-    return _execute_claim(engine, definition, started.claim, started.result, watch, ended=started.ended)
+    taken = _Taken(started.claim, started.ended)
+    return _execute_taken(engine, definition, taken, _id(started), watch, result=started.result)
 
 
 def _id(started: starting.Started) -> str:
@@ -105,46 +105,53 @@ def landed_start(tx: Tx, request: Request, engine: Engine) -> starting.Started |
 def resume(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) -> Execution:
     """Execute an unfinished, due run without a live owner. Raises NotResumable for any other."""
 
-    def write(tx: Tx, owner_id: int) -> Claim | Run | NotResumable:
+    def write(tx: Tx, owner_id: int) -> _Taken | NotResumable:
         return _take_up(tx, engine, definition, run_id, owner_id)
 
-    answer = engine.write_as_owner(write)
-    if isinstance(answer, NotResumable):
-        raise answer
-    if isinstance(answer, Run):
-        return Execution(None, answer, executed=True)
-    return _execute_claim(engine, definition, answer, None, watch, ended=False)
+    taken = engine.write_as_owner(write)
+    if isinstance(taken, NotResumable):
+        raise taken
+    return _execute_taken(engine, definition, taken, run_id, watch)
 
 
-def _take_up(tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_id: int) -> Claim | Run | NotResumable:
-    """Claim a run that nobody executes; the run itself where looking after it ended it; else why not."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What this process took up: the claim on a run, if there is one. `ended`: the run that the call is about ended
+    when it was looked after; the claim is on the one that has its key now."""
+
+    claim: Claim | None
+    ended: bool = False
+
+
+def _take_up(tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_id: int) -> _Taken | NotResumable:
+    """Claim a run that nobody executes, or the one that its end promoted where looking after it ended it; else why
+    not."""
     run = runs.by_id(tx, run_id)
     assert run is not None
     reaped = look_after(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
     run = reaped.run
     if reaped.ended:
-        return run
-    may = lifecycle.decide_claim(
-        run.status,
-        behind=run.runs_after_row is not None,
-        owned=run.owner is not None,
-        due_at=run.due_at,
-        now=engine.now(),
-    )
+        heir = reaped.promoted
+        return _Taken(None if heir is None else engine.claim_promoted(tx, heir, owner_id), ended=True)
+    may = adopting.may_claim(tx, run, now=engine.now(), alive=engine.alive)
     epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
     if epoch is None:
         message = f"run {run.id} cannot be resumed here: {may.reason}"
-        facts, hint = _instead(run, engine.now())
+        facts, hint = _instead(tx, run, engine.now())
         return NotResumable(message, run_id=run.id, status=str(run.status), facts=facts, hint=hint)
-    return Claim(run.row_id, run.id, owner_id, epoch)
+    return _Taken(Claim(run.row_id, run.id, owner_id, epoch))
 
 
-def _instead(run: Run, now: int) -> tuple[tuple[str, ...], str]:
+def _instead(tx: Tx, run: Run, now: int) -> tuple[tuple[str, ...], str]:
     """What to do with a run that cannot be resumed: facts and a hint."""
     if run.status in (Status.FAILED, Status.CANCELLED):
         return (), f"durable retry {run.id} --foreground"
     if run.finished:
         return (), f"durable rerun {run.id}"
+    awaited = [runs.get(tx, step.child_row) for step in history.calls(tx, run.row_id) if step.child_row is not None]
+    if run.owner is None and awaited:
+        facts = tuple(f"it waits for run {one.id} of {one.workflow!r}, which is {one.status}" for one in awaited[:3])
+        return facts, f"durable runs wait {run.id}"
     if run.owner is None and run.due_at is not None and run.due_at > now:
         seconds = (run.due_at - now + 999) // 1000
         at = datetime.fromtimestamp(run.due_at / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
@@ -153,50 +160,47 @@ def _instead(run: Run, now: int) -> tuple[tuple[str, ...], str]:
     return (), f"durable runs wait {run.id}"
 
 
-def _execute_claim(
+def _execute_taken(
     engine: Engine,
     definition: Definition,
-    claim: Claim | None,
-    result: StartResult | None,
+    taken: _Taken,
+    named: str,
     watch: Watch,
     *,
-    ended: bool,
+    result: StartResult | None = None,
 ) -> Execution:
-    """Execute a claimed run (None: there is none yet, we wait for the one of `result`) to its end, then whatever it
-    promotes. The call is about the run of `result`."""
+    """Execute a claimed run (none: we wait for it) to its end, then whatever it promotes. The call is about the run
+    `named`, and `result` what its start answered."""
     with in_foreground():
-        return _execute_claims(engine, definition, claim, result, watch, ended=ended)
+        return _execute_claims(engine, definition, taken, named, watch, result)
 
 
 def _execute_claims(
-    engine: Engine,
-    definition: Definition,
-    claim: Claim | None,
-    result: StartResult | None,
-    watch: Watch,
-    *,
-    ended: bool,
+    engine: Engine, definition: Definition, taken: _Taken, named: str, watch: Watch, result: StartResult | None
 ) -> Execution:
-    named = result.run_id if result else _of(claim)
     executed: list[str] = []
+    after: int | None = None  # how many we had executed when the named run was over
     left = interrupted = False
     while True:
+        claim = taken.claim
+        after = len(executed) if taken.ended else after
         while claim is not None:
             executed.append(claim.run_id)
             end = _to_its_end(engine, definition, claim, watch)
-            while not (end.left or watch.stopping) and _executed_child(engine, claim, watch):
+            while not (end.left or watch.stopping) and _executed_other(engine, claim.row_id, watch):
                 pass  # children that it started and did not wait for
+            after = len(executed) if claim.run_id == named else after
             claim = end.promoted
             left, interrupted = end.left, end.interrupted
         run = _read(engine, named)
         if run.finished or left or interrupted:
             break
         # Somebody else has it now, or the run we are named after still waits behind another process's.
-        claim = _follow(engine, definition, named, watch)
-        interrupted = claim is None and watch.stopping
-    after = executed.index(named) + 1 if named in executed else 0 if ended else len(executed)
-    others = tuple(_read(engine, run_id) for run_id in executed[after:])
-    return Execution(result, run, ended or bool(executed), interrupted=interrupted, left=left, promoted=others)
+        taken = _follow(engine, definition, named, watch)
+        interrupted = taken.claim is None and not taken.ended and watch.stopping
+    others = () if after is None else tuple(_read(engine, run_id) for run_id in executed[after:])
+    did = bool(executed) or taken.ended
+    return Execution(result, run, did, interrupted=interrupted, left=left, promoted=others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,7 @@ def _stay(engine: Engine, claim: Claim, due_at: int | None, watch: Watch) -> _En
         if watch.max_wait_ms is not None and (due_at is None or due_at - engine.now() > watch.max_wait_ms):
             engine.abandon([claim])
             return _End(left=True)
-        if not _executed_child(engine, claim, watch):
+        if not _executed_other(engine, claim.row_id, watch):
             # Short slices: a clock that jumps, a laptop that wakes, an event, a cancel are all seen at the next one.
             left_s = _LOOK_EVERY_S if due_at is None else (due_at - engine.now()) / 1000
             engine.pause(max(0.0, min(_LOOK_EVERY_S, left_s)), watch.stop)
@@ -260,9 +264,10 @@ def _due_at(engine: Engine, claim: Claim) -> int | None:
     return engine.database.read(lambda tx: runs.get(tx, claim.row_id)).due_at
 
 
-def _executed_child(engine: Engine, claim: Claim, watch: Watch) -> bool:
-    """Execute one turn of a due run that ours has started, where no worker does. True: there was one."""
-    found = engine.claim_descendant(claim.row_id, watch.unloadable)
+def _executed_other(engine: Engine, root: int, watch: Watch, *, started: bool = True) -> bool:
+    """Execute one turn of a due run that the one in row `root` waits for, or behind (or `started`), where nobody else
+    does. True: there was one."""
+    found = engine.claim_left_alone(root, started=started, besides=watch.unloadable)
     if found is None:
         return False
     child, known = found
@@ -295,36 +300,33 @@ def _promoted_by_others(engine: Engine, claim: Claim) -> Claim | None:
     return engine.write_as_owner(write)
 
 
-def _of(claim: Claim | None) -> str:
-    assert claim is not None
-    return claim.run_id
-
-
-def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -> Claim | None:
-    """Wait for the end of a run that another process executes. Its claim, if that process dies and nobody else is
-    there to go on with it; None when it is finished or we are to stop."""
+def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -> _Taken:
+    """Wait for the end of a run that another process executes, and take it up if that process dies and nobody else is
+    there to go on with it. Nothing taken: it is finished, or we are to stop."""
     while not watch.stopping:
         run = _read(engine, run_id)
         if run.finished:
-            return None
-        if _is_left_alone(engine, run):
+            break
+        if engine.database.read(lambda tx, run=run: _is_left_alone(tx, engine, run)):  # type: ignore[misc]
 
-            def write(tx: Tx, owner_id: int) -> Claim | Run | NotResumable:
+            def write(tx: Tx, owner_id: int) -> _Taken | NotResumable:
                 return _take_up(tx, engine, definition, run_id, owner_id)
 
             taken = engine.write_as_owner(write)
-            if isinstance(taken, Claim):
+            if isinstance(taken, _Taken):
                 return taken
-        engine.pause(_LOOK_EVERY_S, watch.stop)
-    return None
+        # What a run without an owner waits behind may have been left alone, too.
+        if run.owner is not None or not _executed_other(engine, run.row_id, watch, started=False):
+            engine.pause(_LOOK_EVERY_S, watch.stop)
+    return _Taken(None)
 
 
-def _is_left_alone(engine: Engine, run: Run) -> bool:
+def _is_left_alone(tx: Tx, engine: Engine, run: Run) -> bool:
     """Has the run a dead owner, or none while it is due and no worker lives?"""
     if run.owner is not None:
         return not engine.alive(run.owner.id)
-    due = run.runs_after_row is None and run.due_at is not None and run.due_at <= engine.now()
-    return due and not engine.database.read(engine.has_live_worker)
+    may = adopting.may_claim(tx, run, now=engine.now(), alive=engine.alive)
+    return may.yes and not engine.has_live_worker(tx)
 
 
 def follow(engine: Engine, run_id: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None) -> Run:

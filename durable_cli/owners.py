@@ -20,11 +20,15 @@ import os
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from durable_cli.errors import DatabaseReadOnly, DatabaseUnusable, InternalError
 from durable_cli.store import failures, guard, process
+
+Alive = Callable[[int], bool]
+"""`Liveness.alive` of the file at hand."""
 
 
 class Liveness(Protocol):

@@ -18,21 +18,25 @@ _AT_PLACE = frozenset({"run"})
 """Kinds whose attempts go on being counted where they were; all others begin anew."""
 
 
-def reopen(tx: Tx, run: Run, *, now: int, retry: Callable[..., object]) -> None:
-    """Open again what ended a failed or cancelled run. `retry(tx, child, now=)` gives None where it could."""
-    reopened: set[Place] = set()
+Revive = Callable[[Run], bool]
+"""Retries a child. False: it cannot be, by its status or its key."""
+
+
+def reopen(tx: Tx, run: Run, *, now: int, revive: Revive) -> None:
+    """Open again what ended a run that is pending again: `run` as it was when it had failed or was cancelled."""
+    reopening = _Reopening(tx, run.row_id, now, revive)
     if run.error is not None and run.error.seq is not None:
-        _Reopening(tx, run.row_id, now, retry, reopened).outwards((run.error.branch or "", run.error.seq))
-    _revive_children(tx, run, now, retry)
+        reopening.outwards((run.error.branch or "", run.error.seq))
+    reopening.calls()
 
 
 class _Reopening:
-    def __init__(self, tx: Tx, run: int, now: int, retry: Callable[..., object], reopened: set[Place]) -> None:
+    def __init__(self, tx: Tx, run: int, now: int, revive: Revive) -> None:
         self.tx = tx
         self.run = run
         self.now = now
-        self.retry = retry
-        self.reopened = reopened
+        self.revive = revive
+        self.reopened: set[Place] = set()
 
     def outwards(self, place: Place) -> None:
         """An operation, and all those around it that failed with it."""
@@ -52,7 +56,7 @@ class _Reopening:
             self._open_group(step)
         elif step.kind in _AT_PLACE:
             history.try_again(self.tx, self.run, *place, self.now)
-        elif step.child_row is not None and self._goes_on(step):
+        elif self._goes_on(step):
             history.wait_again(self.tx, self.run, *place)
         else:
             history.forget(self.tx, self.run, *place)
@@ -63,18 +67,29 @@ class _Reopening:
         for branch, seq in (step.details or {}).get("failed", ()):
             self.open((branch, seq))
 
+    def calls(self) -> None:
+        """The calls that went on when the run ended: mostly, their children were cancelled with it."""
+        for step in history.calls(self.tx, self.run):
+            if not self._goes_on(step):
+                history.forget(self.tx, self.run, step.branch, step.seq)
+
     def _goes_on(self, step: Step) -> bool:
-        """Is there a child to wait for again: one that was retried here and now, or by somebody before?"""
-        assert step.child_row is not None
+        """Is there a child to wait for: one that was retried, here and now or by somebody before, or has completed?
+        Else the call begins anew, by the rules of any start: another run may have the child's key by now.
+        """
+        if step.child_row is None:
+            return False
         child = runs.get(self.tx, step.child_row)
         if not child.finished:
-            return step.error is None or step.error.type != "Deadlock"
-        return child.status is Status.COMPLETED or self.retry(self.tx, child, now=self.now) is None
+            return not runs.needs(self.tx, child.row_id, self.run)
+        if child.status is Status.COMPLETED:
+            return True
+        unseen = step.status is StepStatus.WAITING and child.status is not Status.CANCELLED
+        # A failure that the function has not seen yet is for it to see, but not beside one that is taken back.
+        return self.revive(child) if not unseen or self._in_reopened(step) else True
 
-
-def _revive_children(tx: Tx, run: Run, now: int, retry: Callable[..., object]) -> None:
-    """The children whose end the run waits for were cancelled when it ended: they go on with it."""
-    for row_id in sorted(history.children_waited_for(tx, run.row_id, decided=False)):
-        child = runs.get(tx, row_id)
-        if child.status is Status.CANCELLED:
-            retry(tx, child, now=now)
+    def _in_reopened(self, step: Step) -> bool:
+        around = parent_place(step.branch)
+        while around is not None and around not in self.reopened:
+            around = parent_place(around[0])
+        return around is not None

@@ -9,18 +9,16 @@ Refusals are returned as values, so that the transaction (and the activity in it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from durable_cli import reopening
+from durable_cli import adopting, reopening
 from durable_cli.core import arbitration, lifecycle, timing
 from durable_cli.definition import loaded_definition
 from durable_cli.errors import DurableError, KeyTaken, NoKey, NotFinished, NotRetryable
 from durable_cli.model import Claim, Policies, Reuse, Run, RunError, Status, StepStatus
+from durable_cli.owners import Alive
 from durable_cli.store import activity, events, history, runs, transitions, workflows
 from durable_cli.store.database import Tx
-
-Alive = Callable[[int], bool]
 
 
 def policies_of(tx: Tx, workflow: str) -> Policies:
@@ -71,6 +69,11 @@ def end(
     Returns the promoted run.
     """
     _close(tx, run, status, now=now, result=result, error=error)
+    return _hand_on(tx, run, status, now=now, reuse=reuse)
+
+
+def _hand_on(tx: Tx, run: Run, status: Status, *, now: int, reuse: Reuse | None = None) -> Run | None:
+    """Promote (or cancel) the run that waits behind one that has ended as `status`. Returns the promoted run."""
     waiting = runs.waiting_behind(tx, run.row_id)
     if waiting is None:
         return None
@@ -87,16 +90,42 @@ def end(
 def _close(
     tx: Tx, run: Run, status: Status, *, now: int, result: str | None = None, error: RunError | None = None
 ) -> None:
-    """The run is finished; its parent learns it, and its children that nobody asks for any more are cancelled."""
+    """The run is finished, who waits for its end learns it, and its children that nobody asks for any more are
+    cancelled, with theirs. Their keys are handed on; its own is left to the caller.
+
+    A loop, level by level: calls may be nested deeper than Python's stack. The keys come after all of the ends: what is
+    about to be cancelled takes no key before.
+    """
+    _finish(tx, run, status, now=now, result=result, error=error)
+    closed = [(run, status)]
+    for parent, how in closed:
+        for child in _no_longer_asked_for(tx, parent, how):
+            told = RunError("Cancelled", f"the run that started it, {parent.id}, ended {how}")
+            _finish(tx, child, Status.CANCELLED, now=now, error=told)
+            closed.append((child, Status.CANCELLED))
+    for child, how in closed[1:]:
+        _hand_on(tx, child, how, now=now)
+
+
+def _finish(
+    tx: Tx, run: Run, status: Status, *, now: int, result: str | None = None, error: RunError | None = None
+) -> None:
     transitions.end(tx, run.row_id, status=status, result=result, error=error, now=now)
-    for parent in runs.waiting_for_child(tx, run.row_id):
-        transitions.wake(tx, parent.row_id, now)
+    for asker in runs.waiting_for_child(tx, run.row_id):
+        transitions.wake(tx, asker.row_id, now)
+
+
+def _no_longer_asked_for(tx: Tx, run: Run, status: Status) -> list[Run]:
+    """The children that nobody asks for any more when a run has ended as `status`, as far as they can be cancelled."""
     if status is Status.COMPLETED:
-        return
+        return []
     awaited = history.children_waited_for(tx, run.row_id)
-    for child in runs.children(tx, run.row_id):
-        if status is Status.CANCELLED or child.row_id in awaited:
-            cancel(tx, child, now=now, reason=f"the run that started it, {run.id}, ended {status}")
+    return [
+        child
+        for child in runs.children(tx, run.row_id)
+        if (status is Status.CANCELLED or child.row_id in awaited)
+        and arbitration.decide_cancel(child.status) is arbitration.Cancel.CANCEL
+    ]
 
 
 def hand_over(tx: Tx, *, from_run: Run, to_run: Run, reason: str, now: int) -> None:
@@ -263,8 +292,34 @@ def key_taken(holder: Run, *, what: str = "nothing was started") -> KeyTaken:
     )
 
 
-def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableError | None:
-    """Make a failed or cancelled run pending again, its recorded steps kept. Returns the refusal, if it is one."""
+def retry(tx: Tx, run: Run, *, now: int, alive: Alive) -> DurableError | None:
+    """Make a failed or cancelled run pending again, its recorded steps kept. Returns the refusal, if it is one.
+
+    The children whose end it waits for go on with it, and theirs: a loop, as in `_close`. A run has its key before any
+    of them asks for one, so that none can take it away; a child that cannot have its key is started anew by its call.
+    """
+    answer, newer = _revive(tx, run, now=now)
+    if answer is arbitration.Retry.REFUSE_STATUS:
+        return _not_retryable(tx, run, alive)
+    if answer is arbitration.Retry.REFUSE_KEY:
+        assert newer is not None
+        return key_taken(newer, what=f"run {run.id} stays as it is")
+    revived = [run]
+
+    def revive(child: Run) -> bool:
+        answer, _ = _revive(tx, child, now=now)
+        if answer in arbitration.REFUSED_RETRY:
+            return False
+        revived.append(child)
+        return True
+
+    for one in revived:
+        reopening.reopen(tx, one, now=now, revive=revive)
+    return None
+
+
+def _revive(tx: Tx, run: Run, *, now: int) -> tuple[arbitration.Retry, Run | None]:
+    """The run is pending again and has its key, or stays as it is. Says which, and what other run had the key."""
     holder = runs.holder(tx, run.workflow_id, run.key) if run.key is not None else None
     newer = holder if holder is not None and holder.row_id != run.row_id else None
     answer = arbitration.decide_retry(
@@ -272,13 +327,10 @@ def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableE
         keyed=run.key is not None,
         holds_key=run.holds_key,
         newer=newer.status if newer else None,
-        reuse=reuse or reuse_of(tx, run.workflow),
+        reuse=reuse_of(tx, run.workflow),
     )
-    if answer is arbitration.Retry.REFUSE_STATUS:
-        return _not_retryable(run)
-    if answer is arbitration.Retry.REFUSE_KEY:
-        assert newer is not None
-        return key_taken(newer, what=f"run {run.id} stays as it is")
+    if answer in arbitration.REFUSED_RETRY:
+        return answer, newer
     if newer is not None:
         transitions.drop_key(tx, newer.row_id)
     if answer in (arbitration.Retry.TAKE, arbitration.Retry.RETAKE):
@@ -291,18 +343,12 @@ def retry(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> DurableE
             run_id=run.id,
             from_id=newer.id if newer else None,
         )
-    reopening.reopen(tx, run, now=now, retry=retry)
     transitions.revive(tx, run.row_id, now)
-    return None
+    return answer, newer
 
 
-def _not_retryable(run: Run) -> NotRetryable:
-    if run.finished:
-        hint = f"durable rerun {run.id}"
-    elif run.owner is not None:
-        hint = f"durable runs wait {run.id}"
-    else:
-        hint = f"durable resume {run.id}"
+def _not_retryable(tx: Tx, run: Run, alive: Alive) -> NotRetryable:
+    hint = f"durable rerun {run.id}" if run.finished else adopting.how_it_ends(tx, run, alive)
     return NotRetryable(
         f"run {run.id} is {run.status}; only a failed or cancelled run can be retried",
         run_id=run.id,

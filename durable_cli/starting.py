@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from durable_cli import settling
-from durable_cli.core import arbitration, lifecycle
+from durable_cli import adopting, settling
+from durable_cli.core import arbitration
 from durable_cli.core.arbitration import Action
 from durable_cli.core.timing import debounce_due
-from durable_cli.errors import InputMismatch, KeyTaken
+from durable_cli.errors import InputMismatch, KeyTaken, NotFinished
 from durable_cli.model import Claim, OnDuplicate, Outcome, Policy, Run, StartResult, Status
+from durable_cli.owners import Alive
 from durable_cli.request import MergeFirst, Request, has_moved
-from durable_cli.settling import Alive
 from durable_cli.store import activity, runs, transitions, workflows
 from durable_cli.store.database import Tx
 from durable_cli.values import same_value
@@ -68,13 +68,7 @@ class _Start:
         if run.epoch == 0 and run.due_at is not None and run.due_at > self.now and run.debounced:
             stays = transitions.stay_by(self.tx, run.row_id, self.owner_id)
             return Claim(run.row_id, run.id, self.owner_id, 0) if stays else None
-        may = lifecycle.decide_claim(
-            run.status,
-            behind=run.runs_after_row is not None,
-            owned=run.owner is not None,
-            due_at=run.due_at,
-            now=self.now,
-        )
+        may = adopting.may_claim(self.tx, run, now=self.now, alive=self.alive)
         epoch = transitions.claim(self.tx, run.row_id, self.owner_id, self.now) if may.yes else None
         return None if epoch is None else Claim(run.row_id, run.id, self.owner_id, epoch)
 
@@ -344,7 +338,7 @@ def write_workflow(tx: Tx, request: Request, now: int) -> int:
 # -- rerun ---------------------------------------------------------------------------------------------------------
 
 
-def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started | arbitration.Rerun:
+def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started | NotFinished:
     """Start a fresh copy of a finished run: same workflow, input and key. A taken key is refused, whoever holds it."""
     known = workflows.get(tx, run.workflow)
     assert known is not None
@@ -372,4 +366,9 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
         assert holder is not None
         it.note_duplicate(holder, "error", other=holder.input, lost=run.input)
         return Started(None, refusal=settling.key_taken(holder))
-    return answer
+    return NotFinished(
+        f"run {run.id} is {run.status}; only a finished run can be run again",
+        run_id=run.id,
+        status=str(run.status),
+        hint=adopting.how_it_ends(tx, run, alive),
+    )

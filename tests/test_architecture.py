@@ -29,7 +29,7 @@ store.workflows store.owners store.events store.schedules store.activity store.l
 store.clock store.health
 places zones keyrules values inputs defined definition declaring importing
 owners listeners
-request reopening settling starting explaining
+request adopting reopening settling starting explaining
 engine lookup catalogue keylog logs outlook timekeeping pruning housekeeping
 execution failing entering operations capture waits branches children shell http outside calls context faces undoing
 commands loading codeload

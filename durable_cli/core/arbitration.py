@@ -141,6 +141,7 @@ class Retry(StrEnum):
     REFUSE_KEY = "refuse_key"
 
 
+REFUSED_RETRY: Final = frozenset({Retry.REFUSE_STATUS, Retry.REFUSE_KEY})
 RETRYABLE: Final = frozenset({Status.FAILED, Status.CANCELLED})
 
 

@@ -40,7 +40,26 @@ class Claimable:
     reason: str = ""
 
 
-def decide_claim(status: Status, *, behind: bool, owned: bool, due_at: int | None, now: int) -> Claimable:
+class Awaited(StrEnum):
+    """Who goes on with what a run waits for, where that is the end of other runs."""
+
+    NOTHING = "nothing"
+    """It waits for no run."""
+    ATTENDED = "attended"
+    """None of them could go on now, or somebody is there who executes them."""
+    LEFT_ALONE = "left_alone"
+    """One of them could go on, and nobody executes it."""
+
+
+def decide_claim(
+    status: Status,
+    *,
+    behind: bool,
+    owned: bool,
+    due_at: int | None,
+    now: int,
+    awaited: Awaited = Awaited.NOTHING,
+) -> Claimable:
     """May somebody claim this run? `owned`: it has a live owner; `behind`: it waits behind a holder."""
     if status.finished:
         return Claimable(False, f"it is {status}")
@@ -48,10 +67,14 @@ def decide_claim(status: Status, *, behind: bool, owned: bool, due_at: int | Non
         return Claimable(False, "it waits behind the run that holds its key")
     if owned:
         return Claimable(False, "a live process owns it")
-    if due_at is None and status is Status.WAITING:
-        return Claimable(False, "it waits for an event")
-    if due_at is not None and due_at > now:
+    if awaited is Awaited.LEFT_ALONE or (due_at is not None and due_at <= now):
+        return Claimable(True)
+    if awaited is Awaited.ATTENDED:
+        return Claimable(False, "it waits for the end of another run")
+    if due_at is not None:
         return Claimable(False, "it is not due yet")
+    if status is Status.WAITING:
+        return Claimable(False, "it waits for an event")
     return Claimable(True)
 
 

@@ -134,9 +134,10 @@ def wait_again(tx: Tx, run: int, branch: str, seq: int, *, details: dict[str, An
 
 
 def forget(tx: Tx, run: int, branch: str, seq: int) -> None:
-    """The failed operation begins anew, as if it had never been."""
+    """The operation, which failed or waits, begins anew, as if it had never been."""
     tx.change(
-        "DELETE FROM durable_steps WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'",
+        "DELETE FROM durable_steps WHERE run_id = :run AND branch = :branch AND seq = :seq"
+        " AND status IN ('failed', 'waiting')",
         run=run,
         branch=branch,
         seq=seq,
@@ -152,11 +153,14 @@ STILL_WANTED: Final = """
 """
 """Of a waiting step `s`: no operation around it was decided without it (a race that another branch won)."""
 
-_WAITED_FOR = f"""
-SELECT s.child_id FROM durable_steps s
-WHERE s.run_id = :run AND s.status = 'waiting' AND s.child_id IS NOT NULL
-  AND (:inside = '' OR instr(s.branch, :inside) = 1)
-  AND (:decided OR {STILL_WANTED})
+_WAITED_FOR = """
+SELECT child_id FROM durable_steps
+WHERE run_id = :run AND status = 'waiting' AND child_id IS NOT NULL AND (:inside = '' OR instr(branch, :inside) = 1)
+"""
+_CALLS = f"""
+SELECT {_COLUMNS} FROM durable_steps s
+WHERE s.run_id = :run AND s.status = 'waiting' AND s.kind = 'call' AND {STILL_WANTED}
+ORDER BY s.child_id, s.branch
 """
 
 
@@ -172,11 +176,15 @@ def waiting_of(tx: Tx, rows: Sequence[int]) -> dict[int, list[Step]]:
     return found
 
 
-def children_waited_for(tx: Tx, run: int, *, inside: str = "", decided: bool = True) -> set[int]:
-    """The row ids of the runs whose end this one waits for, on all branches whose path begins with `inside`.
-    `decided`: on those too that nobody needs any more."""
-    rows = tx.rows(_WAITED_FOR, run=run, inside=inside, decided=int(decided))
-    return {row["child_id"] for row in rows}
+def children_waited_for(tx: Tx, run: int, *, inside: str = "") -> set[int]:
+    """The row ids of the runs whose end this one waits for, on all branches whose path begins with `inside`, those too
+    that nobody needs any more."""
+    return {row["child_id"] for row in tx.rows(_WAITED_FOR, run=run, inside=inside)}
+
+
+def calls(tx: Tx, run: int) -> list[Step]:
+    """The calls whose end the run still needs, those of the oldest child first."""
+    return [from_row(row) for row in tx.rows(_CALLS, run=run)]
 
 
 _QUESTIONS = f"""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from durable_cli.errors import RunNotFound
 from durable_cli.model import Claim, Owner, Run, Status
 from durable_cli.store.database import Tx
-from durable_cli.store.history import error_from_text
+from durable_cli.store.history import STILL_WANTED, error_from_text
 
 COLUMNS: Final = """
   r.id AS row_id, r.public_id, w.name AS workflow, r.workflow_id, r.key, r.holds_key, r.runs_after_id,
@@ -233,26 +233,35 @@ def next_due_at(tx: Tx, after: int = -1) -> int | None:
     return found
 
 
-_TREE = """
-WITH RECURSIVE tree (id) AS (
-  SELECT id FROM durable_runs WHERE parent_id = :root
-  UNION SELECT c.id FROM durable_runs c JOIN tree ON c.parent_id = tree.id)
+_NEEDED: Final = f"""
+WITH RECURSIVE needed (id) AS (
+  SELECT :root
+  UNION SELECT s.child_id
+        FROM needed n CROSS JOIN durable_runs asker ON asker.id = n.id CROSS JOIN durable_steps s ON s.run_id = asker.id
+        WHERE s.status = 'waiting' AND s.child_id IS NOT NULL AND {STILL_WANTED}
+          AND asker.finished_at IS NULL AND asker.status <> 'compensating'
+  UNION SELECT r.runs_after_id
+        FROM needed n CROSS JOIN durable_runs r ON r.id = n.id WHERE r.runs_after_id IS NOT NULL
+  UNION SELECT r.id
+        FROM needed n CROSS JOIN durable_runs r ON r.parent_id = n.id WHERE :started)
 """
-_DESCENDANT = f"""
-{_TREE} {_SELECT} WHERE r.id IN (SELECT id FROM tree) AND {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.id LIMIT 1
-"""
-_OWNED_DESCENDANTS = f"{_TREE} {_SELECT} WHERE r.id IN (SELECT id FROM tree) AND r.owner_id IS NOT NULL ORDER BY r.id"
+"""The run `root`, and those that have to end before it can: it waits for them, or behind them, or for one that does.
+`started`: and those that it, or one of these, has started."""
+_AMONG = "r.id IN (SELECT id FROM needed) AND r.id <> :root"
+_DUE_NEEDED = f"{_NEEDED} {_SELECT} WHERE {_AMONG} AND {_CLAIMABLE} AND r.due_at <= :now ORDER BY r.id LIMIT 1"
+_OWNED_NEEDED = f"{_NEEDED} {_SELECT} WHERE {_AMONG} AND r.owner_id IS NOT NULL ORDER BY r.id"
 
 
-def due_descendant(tx: Tx, root: int, now: int, *, besides: Sequence[str] = ()) -> Run | None:
-    """A run that this one, or a run started by it, has started, and that may be claimed now."""
-    row = tx.row(_DESCENDANT, root=root, now=now, besides=json.dumps(besides))
+def due_needed(tx: Tx, root: int, now: int, *, started: bool, besides: Sequence[str] = ()) -> Run | None:
+    """A run that may be claimed now, of those that have to end before this one can (`started`: or that it started),
+    besides those of some workflows."""
+    row = tx.row(_DUE_NEEDED, root=root, now=now, started=int(started), besides=json.dumps(besides))
     return from_row(row) if row else None
 
 
-def owned_descendants(tx: Tx, root: int) -> list[Run]:
-    """The runs that this one, or a run started by it, has started, and that have an owner, dead or alive."""
-    return [from_row(row) for row in tx.rows(_OWNED_DESCENDANTS, root=root)]
+def owned_needed(tx: Tx, root: int, *, started: bool) -> list[Run]:
+    """Those of them that have an owner, dead or alive."""
+    return [from_row(row) for row in tx.rows(_OWNED_NEEDED, root=root, started=int(started))]
 
 
 def owned(tx: Tx) -> list[Run]:
@@ -286,19 +295,10 @@ def waiting_for_child(tx: Tx, child: int) -> list[Run]:
     return [from_row(row) for row in tx.rows(_WAITED_FOR_BY, id=child)]
 
 
-_NEEDS = """
-WITH RECURSIVE needed (id) AS (
-  SELECT :run
-  UNION SELECT s.child_id FROM durable_steps s JOIN needed n ON s.run_id = n.id
-        WHERE s.status = 'waiting' AND s.child_id IS NOT NULL
-  UNION SELECT r.runs_after_id FROM durable_runs r JOIN needed n ON r.id = n.id WHERE r.runs_after_id IS NOT NULL)
-SELECT 1 FROM needed WHERE id = :other
-"""
-
-
 def needs(tx: Tx, run: int, other: int) -> bool:
     """Can this run end only after the other one: does it wait for it, or behind it, or for one that does?"""
-    return tx.value(_NEEDS, run=run, other=other) is not None
+    sql = f"{_NEEDED} SELECT 1 FROM needed WHERE id = :other"
+    return tx.value(sql, root=run, started=0, other=other) is not None
 
 
 _HELD_LONG = f"""

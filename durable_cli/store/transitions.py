@@ -225,21 +225,14 @@ def note_due(tx: Tx, workflow: str, text: str, now: int) -> None:
 _GIVE_BACK = """
 UPDATE durable_runs
 SET owner_id = NULL, crashes = crashes + :crash,
-    due_at = CASE WHEN status <> 'waiting' THEN coalesce(due_at, :now)
-                  WHEN EXISTS (SELECT 1 FROM durable_steps s JOIN durable_runs child ON child.id = s.child_id
-                               WHERE s.run_id = durable_runs.id AND s.status = 'waiting' AND child.finished_at IS NULL)
-                  THEN min(coalesce(due_at, :now), :now) ELSE due_at END,
+    due_at = CASE WHEN status = 'waiting' THEN due_at ELSE coalesce(due_at, :now) END,
     status = CASE status WHEN 'running' THEN 'pending' ELSE status END
 WHERE id = :id AND finished_at IS NULL
 """
 
 
 def give_back(tx: Tx, row_id: int, now: int, *, crash: bool) -> None:
-    """The run has no owner any more and may be claimed. `crash`: its owner died while it executed.
-
-    One that waits for a child is due: its owner may have been the one to execute the child, and whoever takes it up
-    in the foreground goes on with that.
-    """
+    """The run has no owner any more and may be claimed. `crash`: its owner died while it executed."""
     tx.change(_GIVE_BACK, id=row_id, now=now, crash=int(crash))
 
 

@@ -6,24 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from enginekit import change
+from enginekit import change, claim
 
 from durable_cli import Durable, Status, workflow
-from durable_cli.model import Claim
 from durable_cli.runner import Ended, take_turn
-from durable_cli.store import transitions
-
-
-def _claim(durable: Durable, run_id: str) -> Claim:
-    row = durable.run(run_id).row_id
-    engine = durable._engine
-
-    def write(tx: Any, owner: int) -> Claim:
-        epoch = transitions.claim(tx, row, owner, engine.now())
-        assert epoch is not None
-        return Claim(row, run_id, owner, epoch)
-
-    return engine.write_as_owner(write)
 
 
 @workflow(name="kept_child", reuse="after_failure")
@@ -43,7 +29,7 @@ def parent(ctx: Any) -> str:
 def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable: Durable, end: str) -> None:
     """Kept from the key by `reuse`, the child is cancelled in the transaction of the holder's end."""
     first = durable.start(child, 1, key="k").run_id
-    holder = _claim(durable, first)
+    holder = claim(durable, first)
     asker = durable.start(parent).run_id
     durable.tick()
     assert durable.run(asker).status is Status.WAITING
@@ -83,9 +69,9 @@ def test_a_parent_learns_how_its_child_that_waited_behind_a_holder_ended(durable
 
 def test_the_end_of_a_child_is_not_pruned_before_it_was_seen(durable: Durable, clock: Any) -> None:
     asker = durable.start(parent).run_id
-    take_turn(durable._engine, _claim(durable, asker), parent.definition, stay=False)
+    take_turn(durable._engine, claim(durable, asker), parent.definition, stay=False)
     found = next(run.id for run in durable.runs(workflow="kept_child"))
-    take_turn(durable._engine, _claim(durable, found), child.definition, stay=False)
+    take_turn(durable._engine, claim(durable, found), child.definition, stay=False)
     clock.advance(1000)
     assert durable.prune(older_than=0, dry_run=True).runs == 0
     assert durable.prune(older_than=0).runs == 0

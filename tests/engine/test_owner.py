@@ -21,6 +21,7 @@ from enginekit import (
     CRASHED,
     Boom,
     change,
+    claim,
     dead_owner,
     define_job,
     die,
@@ -34,24 +35,10 @@ from enginekit import (
 
 from durable_cli import Durable, KeyTaken, Retry, workflow
 from durable_cli.errors import NotResumable
-from durable_cli.model import Claim
 from durable_cli.runner import Gone, take_turn
-from durable_cli.store import transitions
 from durable_cli.store.contention import Contention
 
 # -- the fence -----------------------------------------------------------------------------------------------------
-
-
-def claim(durable: Durable, run_id: str) -> Claim:
-    """Make `durable` the owner of a pending run."""
-    run, engine = durable.run(run_id), durable._engine
-
-    def write(tx: Any, owner_id: int) -> Claim:
-        epoch = transitions.claim(tx, run.row_id, owner_id, engine.now())
-        assert epoch is not None
-        return Claim(run.row_id, run.id, owner_id, epoch)
-
-    return engine.write_as_owner(write)
 
 
 def _taken_over(durable: Durable, run_id: str) -> None:

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, NoReturn
 
 from durable_cli import Durable, Run, Status, workflow
 from durable_cli.definition import WorkflowFunction
-from durable_cli.model import Activity
+from durable_cli.model import Activity, Claim
+from durable_cli.store import transitions
 
 UNFINISHED: Final = ("pending", "running", "waiting", "compensating")
 FINISHED: Final = ("completed", "failed", "cancelled", "compensated", "compensation_failed")
@@ -75,6 +76,18 @@ def own(durable: Durable, run_id: str, owner_id: int | None) -> None:
         owner=owner_id,
         id=run_id,
     )
+
+
+def claim(durable: Durable, run_id: str) -> Claim:
+    """Make `durable` the owner of a run that has none."""
+    row, engine = durable.run(run_id).row_id, durable._engine
+
+    def write(tx: Any, owner_id: int) -> Claim:
+        epoch = transitions.claim(tx, row, owner_id, engine.now())
+        assert epoch is not None
+        return Claim(row, run_id, owner_id, epoch)
+
+    return engine.write_as_owner(write)
 
 
 def put(

@@ -158,17 +158,17 @@ class Process:
 def claims_kept(process: Process) -> Iterator[None]:
     """What `durable run` would execute now is only claimed: the machine executes it, when it likes."""
 
-    def keep(engine: Any, _: Any, claim: Claim, result: Any, watch: Any, *, ended: bool) -> Execution:
-        process.claims[claim.run_id] = claim
-        run = process.durable.run(result.run_id if result else claim.run_id)
-        return Execution(result, run, executed=True)
+    def keep(engine: Any, _: Any, taken: Any, named: str, watch: Any, *, result: Any = None) -> Execution:
+        if taken.claim is not None:
+            process.claims[taken.claim.run_id] = taken.claim
+        return Execution(result, process.durable.run(named), executed=True)
 
-    real = foreground._execute_claim
-    foreground._execute_claim = keep
+    real = foreground._execute_taken
+    foreground._execute_taken = keep
     try:
         yield
     finally:
-        foreground._execute_claim = real
+        foreground._execute_taken = real
 
 
 class World(RuleBasedStateMachine):
