@@ -139,7 +139,7 @@ def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | N
         return _create(it, None)
     holder = runs.holder(tx, workflow_id, request.key)
     gathers = holder is not None and it.debounces and _is_debounced(holder)
-    if holder is not None and (gathers or not _to_be_replaced(holder, policy)):
+    if holder is not None and (gathers or not _is_replaced_as_it_is(it, holder)):
         reaped = settling.reap(tx, holder, now=now, alive=alive, reuse=request.policies.reuse)
         if reaped.ended and it.executing and policy in (Policy.USE_EXISTING, Policy.ERROR):
             return _take_up_ended(it, reaped)
@@ -177,10 +177,13 @@ def _debounce(it: _Start, holder: Run) -> Started:
     return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
 
 
-def _to_be_replaced(holder: Run, policy: Policy) -> bool:
-    """Is it replaced whoever owns it? Then its owner's death is no crash of a run that goes on."""
-    running = holder.owner is not None and holder.status is not Status.COMPENSATING
-    return running and policy is Policy.CANCEL_EXISTING
+def _is_replaced_as_it_is(it: _Start, holder: Run) -> bool:
+    """Is it replaced whoever owns it? Then its owner's death is no crash of a run that goes on. One whose time is over
+    and whose owner is dead has failed before, though: what it did has to be undone."""
+    replaces = it.request.on_duplicate.policy is Policy.CANCEL_EXISTING and holder.status is not Status.COMPENSATING
+    if not replaces or holder.owner is None:
+        return False
+    return not settling.is_overdue(holder, it.now) or it.alive(holder.owner.id)
 
 
 def facts_of(tx: Tx, holder: Run | None) -> arbitration.Holder | None:

@@ -282,6 +282,49 @@ def test_a_compensating_orphan_cannot_be_replaced(durable: Durable) -> None:
     assert snapshot(durable) == before
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reaped", [False, True], ids=["met first", "reaped before"])
+@pytest.mark.parametrize("entrance", ["start", "execute"])
+def test_an_overdue_orphan_has_failed_before_it_could_be_replaced(
+    durable: Durable, clock: Any, kind: str, entrance: str, reaped: bool
+) -> None:
+    """Its time is over and its owner dead: what it did is undone, whoever looked first (C09, D07)."""
+    undone: list[Any] = []
+
+    async def body(ctx: Any) -> None:
+        await ctx.run("reserve", lambda: "r", compensate=undone.append)
+        await ctx.run("hang", die)
+
+    flow = define(kind, body, timeout="3s")
+    assert in_child(lambda: durable.execute(flow, key="k")) == CRASHED
+    old = durable.find(key="k")
+    clock.advance(3_000)
+    if reaped:
+        assert durable.start(flow, key="k").holder_status == "compensating"
+    with pytest.raises(KeyTaken) as taken:
+        getattr(durable, entrance)(flow, key="k", on_duplicate="cancel_existing")
+    assert (taken.value.holder_id, taken.value.holder_status, taken.value.exit_status) == (old.id, "compensating", 75)
+    durable.tick()
+    done = durable.run(old.id)
+    assert (done.status, done.error and done.error.type, undone) == ("compensated", "Timeout", ["r"])
+    assert durable.start(flow, key="k", on_duplicate="cancel_existing").outcome == "created"
+    assert durable.check() == []
+
+
+def test_an_overdue_run_whose_owner_lives_is_replaced(durable: Durable, clock: Any) -> None:
+    """It is that owner's to end, or whose start replaces it."""
+    flow = define("plain", _idle, timeout="3s")
+    old = durable.start(flow, key="k").run_id
+    claim(durable, old)
+    clock.advance(3_000)
+    answer = durable.start(flow, key="k", on_duplicate="cancel_existing")
+    assert (answer.outcome, answer.replaced_id) == ("replaced", old)
+
+
+async def _idle(ctx: Any) -> None:
+    await ctx.run("nothing", lambda: None)
+
+
 @pytest.mark.parametrize("policy", ["use_existing", "error"])
 def test_a_resting_run_of_a_dead_owner_waits_for_its_time(durable: Durable, db: Path, clock: Any, policy: str) -> None:
     """Its owner died while it rested: no crash; before it is due nobody takes it up, then the next start does."""
