@@ -60,6 +60,11 @@ class _Start:
         """Does this start wait for newer ones? Keyless starts never do, nor do retries and reruns."""
         return self.request.policies.debounce_ms is not None and self.request.key is not None
 
+    def mismatches(self, holder: Run) -> bool:
+        """Has the holder another input, where the workflow takes that for a mistake?"""
+        strict = self.request.policies.on_mismatch == "error"
+        return strict and not same_value(self.request.input, holder.input)
+
     def claim(self, run: Run) -> Claim | None:
         """Claim a run for the caller if it executes and the run may be claimed now; stay by one that only has to
         wait until it is due (its claim has the epoch 0)."""
@@ -252,15 +257,18 @@ def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True)
 
 
 def _existing(it: _Start, holder: Run, *, adopt: bool) -> Started:
-    if it.request.policies.on_mismatch == "error" and not same_value(it.request.input, holder.input):
-        it.note_duplicate(holder, "error", other=holder.input, lost=it.request.input)
-        return Started(None, refusal=_mismatch(holder))
+    """The holder is the answer, and taken up where nobody executes it: then nothing is refused, under `error` and for
+    another input either, or a crash would leave a cron job answering "taken" for ever."""
     claim = it.claim(holder) if adopt else None
-    refused = claim is None and it.request.on_duplicate.policy is Policy.ERROR  # it rests, and is not due
-    outcome_told = "error" if refused else "use_existing"
-    it.note_duplicate(holder, outcome_told, other=holder.input, lost=it.request.input)
-    if refused:
-        return Started(None, refusal=settling.key_taken(holder))
+    refusal: KeyTaken | None = None
+    if claim is None and it.request.on_duplicate.policy is Policy.ERROR:  # it rests, and is not due
+        refusal = settling.key_taken(holder)
+    elif claim is None and it.mismatches(holder):
+        refusal = _mismatch(holder)
+    told = "use_existing" if refusal is None else "error"
+    it.note_duplicate(holder, told, other=holder.input, lost=it.request.input)
+    if refusal is not None:
+        return Started(None, refusal=refusal)
     outcome = Outcome.EXISTING if claim is None else Outcome.RESUMED
     return Started(it.result(outcome, holder.id, holder), claim=claim)
 
