@@ -112,6 +112,7 @@ BAD: list[tuple[Any, Any, str]] = [
     (lambda article: article["nothing"], {}, "KeyError"),
     (lambda article: article.id, {}, "AttributeError"),
     (lambda article: 1 / 0, {}, "ZeroDivisionError"),
+    (lambda article: sys.exit(3), {}, r"SystemExit: sys.exit\(3\) was called"),
     (lambda article: True, {}, "True"),
     (lambda article: 1.5, {}, "1.5"),
     (lambda article: b"k", {}, "bytes"),
