@@ -79,18 +79,13 @@ class Changer(Reader):
         found = self.run(run)
         engine, new_id = self._engine, self._engine.new_id()
 
-        def write(tx: Tx) -> starting.Started | arbitration.Rerun:
+        def write(tx: Tx) -> starting.Started | NotFinished:
             again = runs.get(tx, found.row_id)
-            return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
+            return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive, owner_id=None)
 
         answer = engine.write(write)
-        if isinstance(answer, arbitration.Rerun):
-            raise NotFinished(
-                f"run {found.id} is {found.status}; only a finished run can be run again",
-                run_id=found.id,
-                status=str(found.status),
-                hint=f"durable runs wait {found.id}",
-            )
+        if isinstance(answer, NotFinished):
+            raise answer
         return result_of(answer)
 
     def cancel(

@@ -224,10 +224,47 @@ class Durable(Timetable):
         progress: Callable[[Progress], None] = silent,
     ) -> Execution:
         """Execute here an unfinished, due run without a live owner. Raises RunNotFound, NotResumable."""
+        return self._here(foreground.resume, run, definition, stop, max_wait, progress)
+
+    def retry_here(
+        self,
+        run: str,
+        *,
+        definition: Definition | None = None,
+        stop: threading.Event | None = None,
+        max_wait: Duration | None = None,
+        progress: Callable[[Progress], None] = silent,
+    ) -> Execution:
+        """`retry`, and execute the run here: no worker comes in between. Raises as `retry`, and what loading its code
+        raises (the run stays as it was)."""
+        return self._here(foreground.retry, run, definition, stop, max_wait, progress)
+
+    def rerun_here(
+        self,
+        run: str,
+        *,
+        definition: Definition | None = None,
+        stop: threading.Event | None = None,
+        max_wait: Duration | None = None,
+        progress: Callable[[Progress], None] = silent,
+    ) -> Execution:
+        """`rerun`, and execute the fresh copy here: no worker comes in between. Raises as `rerun`, and what loading
+        its code raises."""
+        return self._here(foreground.rerun, run, definition, stop, max_wait, progress)
+
+    def _here(
+        self,
+        execute: Callable[..., Execution],
+        run: str,
+        definition: Definition | None,
+        stop: threading.Event | None,
+        max_wait: Duration | None,
+        progress: Callable[[Progress], None],
+    ) -> Execution:
         found = self.run(run)
         code = definition or self._definition(found.workflow)
         watch = Watch(stop, None if max_wait is None else parse_duration(max_wait), progress)
-        return self._seen(foreground.resume(self._engine, code, found.id, watch=watch))
+        return self._seen(execute(self._engine, code, found.id, watch=watch))
 
     def abandon(self) -> None:
         """Give back every run that this process executes; for a process that must leave at once."""

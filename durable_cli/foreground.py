@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from durable_cli import starting
+from durable_cli import settling, starting
 from durable_cli.capture import in_foreground
 from durable_cli.core import lifecycle
 from durable_cli.core.timing import format_duration
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, NotOver, NotResumable, UsageError
+from durable_cli.errors import DurableError, NotFinished, NotOver, NotResumable, UsageError
 from durable_cli.execution import Progress
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
@@ -75,13 +75,50 @@ def execute(engine: Engine, definition: Definition, request: Request, *, watch: 
     started = merging(definition, request, attempt)
     if started.refusal is not None:
         raise started.refusal
-    assert started.result is not None
     if started.claim is None:
         run = engine.database.read(lambda tx: runs.by_id(tx, _id(started)))
         assert run is not None
         if not wait or run.finished:
             return Execution(started.result, run, executed=started.ended)
     return _execute_claim(engine, definition, started.claim, started.result, watch, ended=started.ended)
+
+
+def retry(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) -> Execution:
+    """Make a failed or cancelled run pending again and execute it. It is claimed in the transaction that revives it,
+    or a worker would take it first. Raises NotRetryable, KeyTaken."""
+
+    def write(tx: Tx, owner_id: int) -> Claim | DurableError:
+        run = runs.by_id(tx, run_id)
+        assert run is not None
+        refusal = settling.retry(tx, run, now=engine.now())
+        if refusal is not None:
+            return refusal
+        epoch = transitions.claim(tx, run.row_id, owner_id, engine.now())
+        assert epoch is not None  # it is pending, due and nobody's
+        return Claim(run.row_id, run.id, owner_id, epoch)
+
+    answer = engine.write_as_owner(write)
+    if isinstance(answer, DurableError):
+        raise answer
+    engine.ring()  # children were revived with it
+    return _execute_claim(engine, definition, answer, None, watch, ended=False)
+
+
+def rerun(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) -> Execution:
+    """Start a fresh copy of a finished run and execute it. Raises NotFinished, KeyTaken."""
+    new_id = engine.new_id()
+
+    def write(tx: Tx, owner_id: int) -> starting.Started | NotFinished:
+        run = runs.by_id(tx, run_id)
+        assert run is not None
+        return starting.rerun(tx, run, run_id=new_id, now=engine.now(), alive=engine.alive, owner_id=owner_id)
+
+    started = engine.write_as_owner(write)
+    if isinstance(started, NotFinished):
+        raise started
+    if started.refusal is not None:
+        raise started.refusal
+    return _execute_claim(engine, definition, started.claim, started.result, watch, ended=False)
 
 
 def _id(started: starting.Started) -> str:

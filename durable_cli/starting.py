@@ -13,7 +13,7 @@ from durable_cli import settling
 from durable_cli.core import arbitration, lifecycle
 from durable_cli.core.arbitration import Action
 from durable_cli.core.timing import debounce_due
-from durable_cli.errors import InputMismatch, KeyTaken
+from durable_cli.errors import InputMismatch, KeyTaken, NotFinished
 from durable_cli.model import Claim, OnDuplicate, Outcome, Policy, Run, StartResult, Status
 from durable_cli.request import MergeFirst, Request, has_moved
 from durable_cli.settling import Alive
@@ -355,7 +355,7 @@ def write_workflow(tx: Tx, request: Request, now: int) -> int:
 # -- rerun ---------------------------------------------------------------------------------------------------------
 
 
-def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started | arbitration.Rerun:
+def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive, owner_id: int | None) -> Started | NotFinished:
     """Start a fresh copy of a finished run: same workflow, input and key. A taken key is refused, whoever holds it."""
     known = workflows.get(tx, run.workflow)
     assert known is not None
@@ -376,11 +376,16 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
         input=run.input,
         timeout_ms=run.timeout_ms,
     )
-    it = _Start(tx, request, run.workflow_id, now, alive, None)
+    it = _Start(tx, request, run.workflow_id, now, alive, owner_id)
     if answer is arbitration.Rerun.CREATE:
         return _create(it, holder, may_wait=False)
     if answer is arbitration.Rerun.REFUSE_KEY:
         assert holder is not None
         it.note_duplicate(holder, "error", other=holder.input, lost=run.input)
         return Started(None, refusal=settling.key_taken(holder))
-    return answer
+    return NotFinished(
+        f"run {run.id} is {run.status}; only a finished run can be run again",
+        run_id=run.id,
+        status=str(run.status),
+        hint=f"durable runs wait {run.id}",
+    )
