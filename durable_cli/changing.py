@@ -129,12 +129,19 @@ class Changer(Reader):
     def explain_retry(self, run: str) -> Explanation:
         """What `retry` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.retry(tx, runs.get(tx, found.row_id)))
+        engine = self._engine
+        return engine.rehearse(lambda tx, _: explaining.retry(tx, runs.get(tx, found.row_id), now=engine.now()))
 
     def explain_rerun(self, run: str) -> Explanation:
         """What `rerun` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.rerun(tx, runs.get(tx, found.row_id)))
+        engine, new_id = self._engine, self._engine.new_id()
+
+        def rerun(tx: Tx, _: int) -> Explanation:
+            again = runs.get(tx, found.row_id)
+            return explaining.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
+
+        return engine.rehearse(rerun)
 
     def explain_cancel(
         self, run: str | None = None, *, key: str | None = None, workflow: str | None = None

@@ -46,9 +46,20 @@ def prune(
     now = engine.now()
     wanted = sorted(str(status) for status in statuses)
     before = now - older_than_ms
+    mark = mark_now(engine, now)
     if dry_run:
-        return engine.database.read(lambda tx: _would(tx, before, now, workflow, wanted))
-    engine.database.write(lambda tx: _check_clock(tx, mark_now(engine, now), trust_clock))
+
+        def would(tx: Tx) -> Pruned:
+            _check_clock(tx, mark, trust_clock)
+            return _would(tx, before, now, workflow, wanted)
+
+        return engine.database.read(would)
+
+    def check_and_mark(tx: Tx) -> None:
+        _check_clock(tx, mark, trust_clock)
+        pruning.leave_clock_mark(tx, mark)
+
+    engine.database.write(check_and_mark)
     total = Pruned()
     while True:
         done = engine.write(lambda tx: _batch(tx, before, workflow, wanted, now))
@@ -70,7 +81,6 @@ def _check_clock(tx: Tx, mark: clocks.Mark, trust: bool) -> None:
             f"nothing was pruned: the clock may have jumped ({why})",
             hint="check `date`, then: durable prune --trust-clock --older-than ...",
         )
-    pruning.leave_clock_mark(tx, mark)
 
 
 def mark_now(engine: Engine, now: int) -> clocks.Mark:
@@ -88,7 +98,8 @@ def mark_now(engine: Engine, now: int) -> clocks.Mark:
 def _would(tx: Tx, before: int, now: int, workflow: str | None, statuses: list[str]) -> Pruned:
     old = pruning.old_runs(tx, before=before, workflow=workflow, statuses=statuses, limit=-1)
     freed, never = _keys(tx, old)
-    return Pruned(len(old), freed, never, pruning.count_old_activity(tx, now - ACTIVITY_MS))
+    rows = pruning.count_old_activity(tx, now - ACTIVITY_MS, without=[row["id"] for row in old])
+    return Pruned(len(old), freed, never, rows)
 
 
 def _batch(tx: Tx, before: int, workflow: str | None, statuses: list[str], now: int) -> Pruned:

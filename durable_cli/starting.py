@@ -55,11 +55,6 @@ class _Start:
         assert self.request.key is not None
         return self.request.key
 
-    @property
-    def debounces(self) -> bool:
-        """Does this start wait for newer ones? Keyless starts never do, nor do retries and reruns."""
-        return self.request.policies.debounce_ms is not None and self.request.key is not None
-
     def mismatches(self, holder: Run) -> bool:
         """Has the holder another input, where the workflow takes that for a mistake?"""
         strict = self.request.policies.on_mismatch == "error"
@@ -143,13 +138,13 @@ def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | N
     if request.key is None:
         return _create(it, None)
     holder = runs.holder(tx, workflow_id, request.key)
-    gathers = holder is not None and it.debounces and _is_debounced(holder)
+    gathers = holder is not None and debounces(it.request) and _is_debounced(holder)
     if holder is not None and (gathers or not _is_replaced_as_it_is(it, holder)):
         reaped = settling.reap(tx, holder, now=now, alive=alive, reuse=request.policies.reuse)
         if reaped.ended and it.executing and policy in (Policy.USE_EXISTING, Policy.ERROR):
             return _take_up_ended(it, reaped)
         holder = _without_overdue(it, reaped.promoted or reaped.run)
-    if holder is not None and it.debounces and _is_debounced(holder):
+    if holder is not None and debounces(it.request) and _is_debounced(holder):
         return _debounce(it, holder)
     decision = arbitration.decide_start(
         facts_of(tx, holder), reuse=request.policies.reuse, policy=policy, executing=it.executing
@@ -234,12 +229,21 @@ def _create(it: _Start, holder: Run | None, *, may_wait: bool = True) -> Started
     return Started(it.result(Outcome.CREATED, run.id), claim=claim)
 
 
+def debounces(request: Request) -> bool:
+    """Does this start wait for newer ones? Keyless starts never do, nor do retries and reruns."""
+    return request.policies.debounce_ms is not None and request.key is not None
+
+
+def first_due(request: Request, now: int, *, may_wait: bool = True) -> int:
+    """When a new run of this start is due: now, or later if asked for (`at`) or if it waits for newer starts."""
+    due_at = now if request.at is None else max(now, request.at)
+    return max(due_at, now + (request.policies.debounce_ms or 0)) if may_wait and debounces(request) else due_at
+
+
 def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True) -> Run:
-    """A new run: due now, or later if asked for (`at`) or if it waits for newer starts."""
-    due_at = it.now if it.request.at is None else max(it.now, it.request.at)
-    debounced = may_wait and runs_after is None and it.debounces
-    if debounced:
-        due_at = max(due_at, it.now + (it.request.policies.debounce_ms or 0))
+    """A new run; `may_wait`: for newer starts, where its workflow does."""
+    may_wait = may_wait and runs_after is None
+    due_at = first_due(it.request, it.now, may_wait=may_wait)
     row_id = transitions.insert(
         it.tx,
         public_id=it.request.run_id,
@@ -251,7 +255,7 @@ def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True)
         runs_after=runs_after,
         timeout_ms=it.request.timeout_ms,
         parent=it.request.parent,
-        debounced=debounced,
+        debounced=may_wait and debounces(it.request),
     )
     return runs.get(it.tx, row_id)
 

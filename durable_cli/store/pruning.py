@@ -39,19 +39,21 @@ def delete_runs(tx: Tx, rows: list[int]) -> int:
 _OLD_ACTIVITY: Final = """
 at < :before AND (key IS NULL OR NOT EXISTS (
   SELECT 1 FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
-  WHERE w.name = durable_activity.workflow AND r.key = durable_activity.key))
+  WHERE w.name = durable_activity.workflow AND r.key = durable_activity.key
+    AND r.id NOT IN (SELECT value FROM json_each(:without))))
 """
 
 
-def count_old_activity(tx: Tx, before: int) -> int:
-    """How many rows of activity are older than a moment and concern no key that still has runs."""
-    count: int = tx.value(f"SELECT count(*) FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before)
+def count_old_activity(tx: Tx, before: int, *, without: list[int]) -> int:
+    """How many rows of activity are older than a moment and concern no key that has runs besides those rows."""
+    sql = f"SELECT count(*) FROM durable_activity WHERE {_OLD_ACTIVITY}"
+    count: int = tx.value(sql, before=before, without=json.dumps(without))
     return count
 
 
 def delete_old_activity(tx: Tx, before: int) -> int:
-    """Delete those rows."""
-    return tx.change(f"DELETE FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before)
+    """Delete the rows that are older than a moment and concern no key that has runs."""
+    return tx.change(f"DELETE FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before, without="[]")
 
 
 def newest_moment(tx: Tx) -> int | None:
