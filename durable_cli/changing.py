@@ -77,7 +77,7 @@ class Changer(Reader):
 
         def write(tx: Tx) -> starting.Started | NotFinished:
             again = runs.again(tx, found)
-            return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
+            return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive, owner_id=None)
 
         answer = engine.write(write)
         if isinstance(answer, NotFinished):
@@ -125,12 +125,21 @@ class Changer(Reader):
     def explain_retry(self, run: str) -> Explanation:
         """What `retry` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.retry(tx, runs.again(tx, found)))
+        engine = self._engine
+        return engine.rehearse(
+            lambda tx, _: explaining.retry(tx, runs.again(tx, found), now=engine.now(), alive=engine.alive)
+        )
 
     def explain_rerun(self, run: str) -> Explanation:
         """What `rerun` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.rerun(tx, runs.again(tx, found)))
+        engine, new_id = self._engine, self._engine.new_id()
+
+        def rerun(tx: Tx, _: int) -> Explanation:
+            again = runs.again(tx, found)
+            return explaining.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
+
+        return engine.rehearse(rerun)
 
     def explain_cancel(
         self, run: str | None = None, *, key: str | None = None, workflow: str | None = None

@@ -7,12 +7,12 @@ its parent's to see. Its end wakes the parent in the transaction that ends it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from durable_cli import starting
 from durable_cli.core.replay import Recorded
 from durable_cli.definition import Definition, WorkflowFunction
-from durable_cli.errors import KeyContended, KeyTaken, UsageError
+from durable_cli.errors import InvalidInput, InvalidKey, KeyContended, KeyTaken, UsageError, WorkflowMoved
 from durable_cli.execution import Suspend
 from durable_cli.failing import step_failed
 from durable_cli.model import OnDuplicate, RunError, Status, Step, StepStatus
@@ -33,15 +33,14 @@ def definition_of(workflow: object) -> Definition:
 async def call(
     operations: Operations, workflow: object, input: object, key: str | None, on_duplicate: str | OnDuplicate | None
 ) -> Any:
-    """`ctx.call`: the result of a child. Raises ChildFailed when it did not complete."""
+    """`ctx.call`: the result of a child. Raises ChildFailed when it did not complete, or its start was refused."""
     definition = definition_of(workflow)
     with operations.entered("call", definition.name) as found:
         if isinstance(found, Recorded):
             return _value(operations, found.step, definition.result)
         before = found.before
         if before is None:
-            request = _request(operations, definition, input, key, on_duplicate)
-            step = await _begun(operations, definition, request, "call")
+            step = await _begun(operations, definition, "call", input, key, on_duplicate)
         else:
             if not await _has_ended(operations, before):
                 raise operations.leave(Suspend(None))
@@ -54,19 +53,42 @@ async def call(
 async def start(
     operations: Operations, workflow: object, input: object, key: str | None, on_duplicate: str | OnDuplicate | None
 ) -> str:
-    """`ctx.start`: start a child and go on. Its id, or that of the run that the start's policy answers with."""
+    """`ctx.start`: start a child and go on. Its id, or that of the run that the start's policy answers with. Raises
+    StepFailed when its start was refused."""
     definition = definition_of(workflow)
     with operations.entered("start", definition.name) as found:
         if isinstance(found, Recorded):
             step = found.step
         else:
-            request = _request(operations, definition, input, key, on_duplicate)
-            step = await _begun(operations, definition, request, "start")
+            step = await _begun(operations, definition, "start", input, key, on_duplicate)
         return str(_value(operations, step, codec(str)))
 
 
-async def _begun(operations: Operations, definition: Definition, request: Request, kind: str) -> Step:
-    """Start the child and record the operation, merging inputs in between where the child's workflow does."""
+_REFUSALS: Final = (InvalidInput, InvalidKey, WorkflowMoved, KeyContended)
+"""What refuses the start of a child besides a taken key; some of it says users' code, which may say otherwise later."""
+
+
+async def _begun(
+    operations: Operations,
+    definition: Definition,
+    kind: str,
+    input: object,
+    key: str | None,
+    on_duplicate: str | OnDuplicate | None,
+) -> Step:
+    """Start the child and record the operation. A refusal is recorded as its failure: a replay that asked again, and
+    was answered, would go another way than the function went after it."""
+    try:
+        request = _request(operations, definition, input, key, on_duplicate)
+        return await _recorded_start(operations, definition, kind, request)
+    except _REFUSALS as error:
+        row = operations.row(kind, definition.name, StepStatus.WAITING)
+        failed = _failed(operations, row, RunError(type(error).__name__, error.message))
+    return await operations.write(lambda tx: failed)
+
+
+async def _recorded_start(operations: Operations, definition: Definition, kind: str, request: Request) -> Step:
+    """Merges inputs in between where the child's workflow does."""
     for _ in range(MERGES):
         try:
             asked = request

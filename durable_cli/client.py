@@ -14,7 +14,7 @@ from durable_cli.core.keys import check_run_id
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition, refuse_start_options
-from durable_cli.errors import DurableError, UsageError
+from durable_cli.errors import FILE_ERRORS, DurableError
 from durable_cli.execution import Progress
 from durable_cli.explaining import Explanation
 from durable_cli.foreground import Execution, Watch
@@ -156,11 +156,17 @@ class Durable(Timetable):
         *,
         key: str | None = None,
         on_duplicate: str | OnDuplicate | None = None,
+        at: dt.datetime | None = None,
+        delay: Duration | None = None,
         execute: bool,
         moved: bool = False,
     ) -> Explanation:
-        """What a start would do now, and why. Writes nothing and creates no file."""
-        return self._explain(self._request(workflow, input, key, on_duplicate, None, moved), execute=execute)
+        """What a start (`execute`: `execute`) would do now, and why. It is done and rolled back: nothing is written, no
+        file is created, nobody is told. Raises as `start`, besides KeyTaken."""
+        definition = self._definition(workflow)
+        moment = later_moment(at, delay, self._engine.now())
+        request = self._request(definition, input, key, on_duplicate, None, moved, at=moment)
+        return self._explain(definition, request, execute=execute)
 
     def key_of(self, workflow: AnyWorkflow, input: object = UNSET) -> str | None:
         """The key that a start with this input, and no key of its own, would have. Raises InvalidInput, InvalidKey."""
@@ -177,22 +183,29 @@ class Durable(Timetable):
         """What each item of `start_many` would do now if it came alone. Writes nothing and creates no file."""
         definition = self._definition(workflow)
         asked = requests_of(self._engine, definition, list(items), moved=moved)
-        return [one if isinstance(one, DurableError) else self._explained(one) for one in asked]
+        return [one if isinstance(one, DurableError) else self._explained(definition, one) for one in asked]
 
-    def _explained(self, request: Request) -> Explanation | DurableError:
+    def _explained(self, definition: Definition, request: Request) -> Explanation | DurableError:
         try:
-            return self._explain(request, execute=False)
-        except UsageError as error:  # its code has moved
+            return self._explain(definition, request, execute=False)
+        except FILE_ERRORS:
+            raise
+        except DurableError as error:  # its code has moved, its input cannot be merged
             return error
 
-    def _explain(self, request: Request, *, execute: bool) -> Explanation:
+    def _explain(self, definition: Definition, request: Request, *, execute: bool) -> Explanation:
         engine = self._engine
         if not engine.path.exists():
-            reason = "a new run would start: there is no database yet"
-            return Explanation("create", reason, request.workflow, request.key)
-        return engine.database.read(
-            lambda tx: explaining.start(tx, request, now=engine.now(), alive=engine.alive, executing=execute)
-        )
+            return explaining.without_file(request, now=engine.now())
+
+        def attempt(request: Request) -> Explanation:
+            def start(tx: Tx, me: int) -> Explanation:
+                owner_id = me if execute else None
+                return explaining.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=owner_id)
+
+            return engine.rehearse(start)
+
+        return merging(definition, request, attempt)
 
     def _request(
         self,
@@ -229,10 +242,47 @@ class Durable(Timetable):
         progress: Callable[[Progress], None] = silent,
     ) -> Execution:
         """Execute here an unfinished, due run without a live owner. Raises RunNotFound, NotResumable."""
+        return self._here(foreground.resume, run, definition, stop, max_wait, progress)
+
+    def retry_here(
+        self,
+        run: str,
+        *,
+        definition: Definition | None = None,
+        stop: threading.Event | None = None,
+        max_wait: Duration | None = None,
+        progress: Callable[[Progress], None] = silent,
+    ) -> Execution:
+        """`retry`, and execute the run here: no worker comes in between. Raises as `retry`, and what loading its code
+        raises (the run stays as it was)."""
+        return self._here(foreground.retry, run, definition, stop, max_wait, progress)
+
+    def rerun_here(
+        self,
+        run: str,
+        *,
+        definition: Definition | None = None,
+        stop: threading.Event | None = None,
+        max_wait: Duration | None = None,
+        progress: Callable[[Progress], None] = silent,
+    ) -> Execution:
+        """`rerun`, and execute the fresh copy here: no worker comes in between. Raises as `rerun`, and what loading
+        its code raises."""
+        return self._here(foreground.rerun, run, definition, stop, max_wait, progress)
+
+    def _here(
+        self,
+        execute: Callable[..., Execution],
+        run: str,
+        definition: Definition | None,
+        stop: threading.Event | None,
+        max_wait: Duration | None,
+        progress: Callable[[Progress], None],
+    ) -> Execution:
         found = self.run(run)
         code = definition or self._definition(found.workflow)
         watch = Watch(stop, None if max_wait is None else parse_duration(max_wait), progress)
-        return self._seen(foreground.resume(self._engine, code, found.id, watch=watch))
+        return self._seen(execute(self._engine, code, found.id, watch=watch))
 
     def abandon(self) -> None:
         """Give back every run that this process executes; for a process that must leave at once."""

@@ -16,6 +16,7 @@ from durable_cli.loading import load_workflow
 from durable_cli.model import Workflow
 from durable_cli.patience import Patience
 from durable_cli.store import transitions, workflows
+from durable_cli.usercode import as_exception, type_and_text
 
 _LEAVE_ALONE_S = 30.0
 """How long code that cannot be loaded is left alone."""
@@ -43,7 +44,7 @@ class CodeLoader:
         self._lock = threading.Lock()  # guards what follows
         self._loading: set[str] = set()
         self._loaded: set[str] = set()
-        self._reasons: dict[str, BaseException] = {}
+        self._reasons: dict[str, Exception] = {}
         self._file_locks: dict[str, threading.Lock] = {}
 
     @property
@@ -99,7 +100,8 @@ class CodeLoader:
                 load_workflow(known)
             with self._lock:
                 self._loaded.add(name)
-        except BaseException as error:
+        except BaseException as raised:
+            error = raised if isinstance(raised, Exception) else as_exception(raised)  # no Ctrl-C comes to this thread
             with self._lock:
                 self._reasons[name] = error
             self._failures.failed(name)
@@ -114,8 +116,8 @@ class CodeLoader:
         with self._lock:  # a file is loaded once, also for two workflows in it
             return self._file_locks.setdefault(known.location.file, threading.Lock())
 
-    def _note(self, name: str, error: BaseException) -> None:
-        text = error.message if isinstance(error, DurableError) else f"{type(error).__name__}: {error}"
+    def _note(self, name: str, error: Exception) -> None:
+        text = error.message if isinstance(error, DurableError) else type_and_text(error)
         try:
             self._engine.database.write(lambda tx: transitions.note_due(tx, name, text, self._engine.now()))
         except DurableError as problem:

@@ -150,7 +150,8 @@ class Context(Calls, PlainOutside):
         key: str | None = None,
         on_duplicate: str | OnDuplicate | None = None,
     ) -> T:
-        """Run another workflow as a child and wait for its result. Raises ChildFailed when it does not complete."""
+        """Run another workflow as a child and wait for its result. Raises ChildFailed when it does not complete, or its
+        start was refused."""
         result: T = drive(children.call(self._operations, workflow, input, key, on_duplicate))
         return result
 
@@ -162,7 +163,7 @@ class Context(Calls, PlainOutside):
         key: str | None = None,
         on_duplicate: str | OnDuplicate | None = None,
     ) -> str:
-        """Start another workflow as a child and go on; the id of its run."""
+        """Start another workflow as a child and go on; the id of its run. Raises StepFailed when its start was refused."""
         run_id: str = drive(children.start(self._operations, workflow, input, key, on_duplicate))
         return run_id
 

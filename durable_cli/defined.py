@@ -13,6 +13,7 @@ from durable_cli.errors import AlreadyDefined, InvalidDefinition, InvalidInput
 from durable_cli.keyrules import KeyRule, derive, plain_of
 from durable_cli.model import Location, OnDuplicate, Policies, Reuse, Workflow
 from durable_cli.places import same_place
+from durable_cli.usercode import answering, type_and_text
 from durable_cli.values import MAX_VALUE_BYTES, Codec, codec, resolve
 
 
@@ -73,10 +74,11 @@ class Definition:
         if self.merge is None:
             return new
         try:
-            merged = self.merge(self.input.load(old), self.input.load(new))
+            with answering():
+                merged = self.merge(self.input.load(old), self.input.load(new))
         except Exception as error:
             raise InvalidInput(
-                f"merge= of workflow {self.name!r} failed, and nothing was started: {type(error).__name__}: {error}"
+                f"merge= of workflow {self.name!r} failed, and nothing was started: {type_and_text(error)}"
             ) from None
         return self.input.accept(merged, place="the merged input", limit=limit)
 

@@ -14,10 +14,10 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from durable_cli import adopting, owners, settling, wake
-from durable_cli.errors import DurableError
+from durable_cli.errors import DurableError, InternalError
 from durable_cli.listeners import Listeners
 from durable_cli.model import Claim, Run, Step, Workflow
 from durable_cli.owners import Liveness
@@ -49,6 +49,14 @@ def random_id() -> str:
 
 class _Resigned(Exception):
     """This process is no longer the owner that it was."""
+
+
+class _Rehearsed(Exception):
+    """Rolls a rehearsal back, with its result."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
 
 
 class Engine:
@@ -276,6 +284,23 @@ class Engine:
         result = self.database.write(and_look_for_workers, landed=landed)
         wake.ring(self.path, workers)
         return result
+
+    def rehearse(self, operation: Callable[[Tx, int], T]) -> T:
+        """What `operation` returns, having written as an owner does; then all of it is rolled back. Nobody is told, and
+        this process becomes no owner by it: nobody ever sees the row, so it needs no lock."""
+
+        def write(tx: Tx) -> None:
+            mine = self._owner is not None and self._owner[0] == os.getpid()
+            known = self._owner[1] if self._owner is not None and mine else None
+            owner_id = known or owner_rows.register(tx, pid=os.getpid(), kind="run", now=self.now())
+            raise _Rehearsed(operation(tx, owner_id))
+
+        try:
+            self.database.write(write)
+        except _Rehearsed as done:
+            result: T = done.result
+            return result
+        raise InternalError("a rehearsal was committed")
 
     def ring(self) -> None:
         """Tell the workers to look: something is due."""

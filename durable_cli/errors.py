@@ -397,7 +397,7 @@ class WaitTimeout(StepFailed):
 
 
 class ChildFailed(StepFailed):
-    """The run that `ctx.call` waited for did not complete."""
+    """The run that `ctx.call` waited for did not complete, or its start was refused."""
 
 
 class ShellFailed(StepFailed):

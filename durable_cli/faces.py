@@ -16,8 +16,8 @@ from durable_cli.core.timing import format_duration
 from durable_cli.entering import current_branch
 from durable_cli.errors import StepTimeout, UsageError
 from durable_cli.execution import Face, Leave, Stop, TimedOut
-from durable_cli.failing import error_message
 from durable_cli.operations import Operations, drive
+from durable_cli.usercode import as_exception, leaves_process
 
 if TYPE_CHECKING:
     import asyncio
@@ -313,7 +313,7 @@ def _one_process(*, awaited: bool = False) -> Iterator[None]:
             _end_forked(error)
         if _stays(error, awaited=awaited):
             raise
-        raise _as_exception(error) from error.__cause__
+        raise as_exception(error) from error.__cause__
     if os.getpid() != pid:
         _end_forked(None)
 
@@ -322,20 +322,12 @@ def _stays(error: BaseException, *, awaited: bool) -> bool:
     """Is it an Exception, or does it leave the run, the process, a test or (`awaited`) a coroutine?"""
     if isinstance(error, StopIteration):
         return False  # no coroutine may raise it, and durable's own are between the step and its record
-    leaves: tuple[type[BaseException], ...] = (Exception, Leave, SystemExit, KeyboardInterrupt)
+    leaves: tuple[type[BaseException], ...] = (Exception, Leave, SystemExit)
     if awaited:
         import asyncio
 
         leaves += (asyncio.CancelledError, GeneratorExit)
-    if "_pytest.outcomes" in sys.modules:
-        leaves += (sys.modules["_pytest.outcomes"].OutcomeException,)
-    return isinstance(error, leaves)
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """An Exception of the same name, with the same text and traceback."""
-    kind: type[Exception] = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
-    return kind(error_message(error)).with_traceback(error.__traceback__)
+    return isinstance(error, leaves) or leaves_process(error)
 
 
 def _end_forked(error: BaseException | None) -> NoReturn:

@@ -7,6 +7,7 @@ from durable_cli.core.policies import Retry
 from durable_cli.core.replay import Mismatch
 from durable_cli.errors import ChildFailed, HttpFailed, NonDeterminism, ShellFailed, StepFailed, WaitTimeout
 from durable_cli.model import RunError, Step
+from durable_cli.usercode import text_of
 
 
 def called(branch: str) -> str:
@@ -60,14 +61,7 @@ def error_type(error: BaseException) -> str:
 
 def error_message(error: BaseException) -> str:
     """What an exception says, at most 8 KiB."""
-    if isinstance(error, SystemExit):
-        return f"sys.exit({error.code!r}) was called"
-    if isinstance(error, StepFailed) and error.carried:
-        return error.error_message
-    try:
-        return str(error)[:8192]
-    except Exception as problem:
-        return f"(its text cannot be made: {type(problem).__name__})"
+    return error.error_message if isinstance(error, StepFailed) and error.carried else text_of(error)
 
 
 def retry_after_ms(error: BaseException) -> int:

@@ -32,6 +32,7 @@ from durable_cli.model import ActivityKind, Schedule, ScheduleFire, Workflow
 from durable_cli.request import Request, merging, request_for
 from durable_cli.store import activity, schedules, workflows
 from durable_cli.store.database import Tx
+from durable_cli.usercode import type_and_text
 
 OF_THE_MOMENT = (*FILE_ERRORS, KeyContended, TooManyThreads)
 """Errors that say nothing about a schedule."""
@@ -78,7 +79,7 @@ def fire(
         )
     except OF_THE_MOMENT:
         raise
-    except Exception as error:  # also what a user's key function or `merge` comes up with
+    except Exception as error:  # also what a user's key function or `merge` comes up with (`usercode`)
         return _failed(engine, seen, rule, error)
 
 
@@ -166,7 +167,7 @@ def _landed(tx: Tx, seen: Schedule, request: Request) -> ScheduleFire | None:
 
 def _failed(engine: Engine, seen: Schedule, rule: Rule | None, error: Exception) -> ScheduleFire | None:
     """This due time failed: record why, go on to the next, and pause after five in a row."""
-    reason = error.message if isinstance(error, DurableError) else f"{type(error).__name__}: {error}"
+    reason = error.message if isinstance(error, DurableError) else type_and_text(error)
 
     def write(tx: Tx) -> ScheduleFire | None:
         now = engine.now()

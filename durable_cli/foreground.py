@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from durable_cli import adopting, starting
+from durable_cli import adopting, settling, starting
 from durable_cli.capture import in_foreground
 from durable_cli.core.timing import format_duration
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, NotOver, NotResumable, RunNotFound, UsageError
+from durable_cli.errors import DurableError, NotFinished, NotOver, NotResumable, RunNotFound, UsageError
 from durable_cli.execution import Progress
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
@@ -74,7 +74,6 @@ def execute(engine: Engine, definition: Definition, request: Request, *, watch: 
     started = merging(definition, request, attempt)
     if started.refusal is not None:
         raise started.refusal
-    assert started.result is not None
     if started.claim is None:
         run = engine.database.read(lambda tx: runs.by_id(tx, _id(started)))
         assert run is not None
@@ -82,6 +81,42 @@ def execute(engine: Engine, definition: Definition, request: Request, *, watch: 
             return Execution(started.result, run, executed=started.ended)
     taken = _Taken(started.claim, started.ended)
     return _execute_taken(engine, definition, taken, _id(started), watch, result=started.result)
+
+
+def retry(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) -> Execution:
+    """Make a failed or cancelled run pending again and execute it. It is claimed in the transaction that revives it,
+    or a worker would take it first. Raises NotRetryable, KeyTaken."""
+
+    def write(tx: Tx, owner_id: int) -> Claim | DurableError:
+        run = _now(tx, run_id)
+        refusal = settling.retry(tx, run, now=engine.now(), alive=engine.alive)
+        if refusal is not None:
+            return refusal
+        epoch = transitions.claim(tx, run.row_id, owner_id, engine.now())
+        assert epoch is not None  # it is pending, due and nobody's
+        return Claim(run.row_id, run.id, owner_id, epoch)
+
+    answer = engine.write_as_owner(write)
+    if isinstance(answer, DurableError):
+        raise answer
+    engine.ring()  # children were revived with it
+    return _execute_taken(engine, definition, _Taken(answer), answer.run_id, watch)
+
+
+def rerun(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) -> Execution:
+    """Start a fresh copy of a finished run and execute it. Raises NotFinished, KeyTaken."""
+    new_id = engine.new_id()
+
+    def write(tx: Tx, owner_id: int) -> starting.Started | NotFinished:
+        run = _now(tx, run_id)
+        return starting.rerun(tx, run, run_id=new_id, now=engine.now(), alive=engine.alive, owner_id=owner_id)
+
+    started = engine.write_as_owner(write)
+    if isinstance(started, NotFinished):
+        raise started
+    if started.refusal is not None:
+        raise started.refusal
+    return _execute_taken(engine, definition, _Taken(started.claim), _id(started), watch, result=started.result)
 
 
 def _id(started: starting.Started) -> str:
@@ -126,8 +161,7 @@ class _Taken:
 def _take_up(tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_id: int) -> _Taken | NotResumable:
     """Claim a run that nobody executes, or the one that its end promoted where looking after it ended it; else why
     not."""
-    run = runs.by_id(tx, run_id)
-    assert run is not None
+    run = _now(tx, run_id)
     reaped = look_after(tx, run, now=engine.now(), alive=engine.alive, reuse=definition.reuse)
     run = reaped.run
     if reaped.ended:
@@ -344,7 +378,11 @@ def follow(engine: Engine, run_id: str, *, timeout_ms: int | None = None, stop: 
 
 
 def _read(engine: Engine, run_id: str) -> Run:
-    run = engine.database.read(lambda tx: runs.by_id(tx, run_id))
+    return engine.database.read(lambda tx: _now(tx, run_id))
+
+
+def _now(tx: Tx, run_id: str) -> Run:
+    run = runs.by_id(tx, run_id)
     if run is None:
         raise RunNotFound(f"run {run_id} is gone: it was pruned")
     return run

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from durable_cli.core.keys import brief, check_key
 from durable_cli.errors import InvalidDefinition, InvalidKey
+from durable_cli.usercode import answering, type_and_text
 
 
 class KeyRule(Protocol):
@@ -55,14 +56,15 @@ def key_rule(given: object, *, singleton: bool) -> KeyRule | None:
 def derive(rule: KeyRule, workflow: str, typed: object, plain: object) -> str | None:
     """The key of a start. Raises InvalidKey for whatever is not text, an integer, None or False."""
     try:
-        value = rule.value(typed, plain)
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(int(value))  # a very long one cannot be written
+        with answering():
+            value = rule.value(typed, plain)
+            if isinstance(value, int) and not isinstance(value, bool):
+                value = str(int(value))  # a very long one cannot be written
     except InvalidKey:
         raise
     except Exception as error:
         raise InvalidKey(
-            f"the key of workflow {workflow!r}, {rule.source}, failed: {type(error).__name__}: {error}",
+            f"the key of workflow {workflow!r}, {rule.source}, failed: {type_and_text(error)}",
             hint="nothing was started; mend the input or the key expression",
         ) from None
     if value is None or value is False:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from durable_cli.store.database import Notice
+from durable_cli.usercode import answering, type_and_text
 
 Callback = Callable[[str, dict[str, Any]], object]
 
@@ -83,14 +84,13 @@ class Listeners:
 
 def _call(callback: Callback, notice: Notice) -> None:
     try:
-        callback(notice.event, dict(notice.fields))
+        with answering():
+            callback(notice.event, dict(notice.fields))
     except Exception as error:
         # What is committed cannot be taken back for a listener's sake; it is not silent either.
         import logging
 
-        logging.getLogger("durable.events").warning(
-            "a listener of %s raised %s: %s", notice.event, type(error).__name__, error
-        )
+        logging.getLogger("durable.events").warning("a listener of %s raised %s", notice.event, type_and_text(error))
 
 
 def _log(notice: Notice) -> None:

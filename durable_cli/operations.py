@@ -265,10 +265,9 @@ class Operations(Branch):
     async def write(self, make: Callable[[Tx], Step]) -> Step:
         """Record the operation that `make` makes inside the transaction (fenced: leaves if the run is not ours)."""
         execution = self.execution
-        aside, self._aside = self._aside, []
 
         def made(tx: Tx) -> Step:
-            for place in aside:
+            for place in self._aside:
                 history.set_aside(tx, execution.run.row_id, *place)
             return make(tx)
 
@@ -278,6 +277,7 @@ class Operations(Branch):
             raise self.leave(Broken(error)) from error
         if recorded is None:
             raise self.leave(Lost())
+        self._aside = []
         execution.crashes = 0
         execution.history[self.branch, self.asked] = recorded
         if execution.engine.replay_every_step and recorded.finished_at is not None:

@@ -118,13 +118,14 @@ def _taken(known: Schedule, wanted: Wanted) -> ScheduleTaken:
     )
 
 
-def put(engine: Engine, wanted: Wanted, *, default_zone: str | None = None) -> Plan:
-    """Make a schedule, or change it. A change computes the next fire from now, and fires nothing.
+def put(engine: Engine, wanted: Wanted, *, default_zone: str | None = None, write: bool = True) -> Plan:
+    """Make a schedule, or change it. A change computes the next fire from now, and fires nothing. `write=False`: it is
+    rolled back.
 
     Raises as `plan`, and WorkflowMoved.
     """
 
-    def write(tx: Tx) -> Plan:
+    def change(tx: Tx) -> Plan:
         now = engine.now()
         found = plan(schedules.get(tx, wanted.spec.name), wanted, default_zone)
         workflow_id = starting.write_workflow(tx, wanted.request, now)
@@ -142,7 +143,7 @@ def put(engine: Engine, wanted: Wanted, *, default_zone: str | None = None) -> P
             )
         return found
 
-    return engine.write(write)
+    return engine.write(change) if write else engine.rehearse(lambda tx, _: change(tx))
 
 
 def remove(engine: Engine, name: str) -> Schedule:

@@ -191,10 +191,14 @@ def reap(tx: Tx, run: Run, *, now: int, alive: Alive, reuse: Reuse | None = None
     return Reaped(run, ended=run.finished, promoted=promoted)
 
 
+def is_overdue(run: Run, now: int) -> bool:
+    """Is the run's time over?"""
+    return run.deadline_at is not None and run.deadline_at <= now
+
+
 def end_overdue(tx: Tx, run: Run, *, now: int, reuse: Reuse | None = None) -> Reaped:
     """If the run's time is over and nobody owns it, it has failed (Timeout)."""
-    overdue = run.deadline_at is not None and run.deadline_at <= now
-    if not overdue or run.finished or run.owner is not None or run.status is Status.COMPENSATING:
+    if not is_overdue(run, now) or run.finished or run.owner is not None or run.status is Status.COMPENSATING:
         return Reaped(run)
     promoted = fail(tx, run, timeout_error(run), now=now, reuse=reuse)
     run = runs.get(tx, run.row_id)

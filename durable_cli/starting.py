@@ -55,10 +55,10 @@ class _Start:
         assert self.request.key is not None
         return self.request.key
 
-    @property
-    def debounces(self) -> bool:
-        """Does this start wait for newer ones? Keyless starts never do, nor do retries and reruns."""
-        return self.request.policies.debounce_ms is not None and self.request.key is not None
+    def mismatches(self, holder: Run) -> bool:
+        """Has the holder another input, where the workflow takes that for a mistake?"""
+        strict = self.request.policies.on_mismatch == "error"
+        return strict and not same_value(self.request.input, holder.input)
 
     def claim(self, run: Run) -> Claim | None:
         """Claim a run for the caller if it executes and the run may be claimed now; stay by one that only has to
@@ -132,13 +132,13 @@ def start(tx: Tx, request: Request, *, now: int, alive: Alive, owner_id: int | N
     if request.key is None:
         return _create(it, None)
     holder = runs.holder(tx, workflow_id, request.key)
-    gathers = holder is not None and it.debounces and _is_debounced(holder)
-    if holder is not None and (gathers or not _to_be_replaced(holder, policy)):
+    gathers = holder is not None and debounces(it.request) and _is_debounced(holder)
+    if holder is not None and (gathers or not _is_replaced_as_it_is(it, holder)):
         reaped = settling.reap(tx, holder, now=now, alive=alive, reuse=request.policies.reuse)
         if reaped.ended and it.executing and policy in (Policy.USE_EXISTING, Policy.ERROR):
             return _take_up_ended(it, reaped)
         holder = _without_overdue(it, reaped.promoted or reaped.run)
-    if holder is not None and it.debounces and _is_debounced(holder):
+    if holder is not None and debounces(it.request) and _is_debounced(holder):
         return _debounce(it, holder)
     decision = arbitration.decide_start(
         facts_of(tx, holder), reuse=request.policies.reuse, policy=policy, executing=it.executing
@@ -171,10 +171,13 @@ def _debounce(it: _Start, holder: Run) -> Started:
     return Started(it.result(Outcome.MERGED, holder.id, holder), claim=claim)
 
 
-def _to_be_replaced(holder: Run, policy: Policy) -> bool:
-    """Is it replaced whoever owns it? Then its owner's death is no crash of a run that goes on."""
-    running = holder.owner is not None and holder.status is not Status.COMPENSATING
-    return running and policy is Policy.CANCEL_EXISTING
+def _is_replaced_as_it_is(it: _Start, holder: Run) -> bool:
+    """Is it replaced whoever owns it? Then its owner's death is no crash of a run that goes on. One whose time is over
+    and whose owner is dead has failed before, though: what it did has to be undone."""
+    replaces = it.request.on_duplicate.policy is Policy.CANCEL_EXISTING and holder.status is not Status.COMPENSATING
+    if not replaces or holder.owner is None:
+        return False
+    return not settling.is_overdue(holder, it.now) or it.alive(holder.owner.id)
 
 
 def facts_of(tx: Tx, holder: Run | None) -> arbitration.Holder | None:
@@ -220,12 +223,21 @@ def _create(it: _Start, holder: Run | None, *, may_wait: bool = True) -> Started
     return Started(it.result(Outcome.CREATED, run.id), claim=claim)
 
 
+def debounces(request: Request) -> bool:
+    """Does this start wait for newer ones? Keyless starts never do, nor do retries and reruns."""
+    return request.policies.debounce_ms is not None and request.key is not None
+
+
+def first_due(request: Request, now: int, *, may_wait: bool = True) -> int:
+    """When a new run of this start is due: now, or later if asked for (`at`) or if it waits for newer starts."""
+    due_at = now if request.at is None else max(now, request.at)
+    return max(due_at, now + (request.policies.debounce_ms or 0)) if may_wait and debounces(request) else due_at
+
+
 def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True) -> Run:
-    """A new run: due now, or later if asked for (`at`) or if it waits for newer starts."""
-    due_at = it.now if it.request.at is None else max(it.now, it.request.at)
-    debounced = may_wait and runs_after is None and it.debounces
-    if debounced:
-        due_at = max(due_at, it.now + (it.request.policies.debounce_ms or 0))
+    """A new run; `may_wait`: for newer starts, where its workflow does."""
+    may_wait = may_wait and runs_after is None
+    due_at = first_due(it.request, it.now, may_wait=may_wait)
     row_id = transitions.insert(
         it.tx,
         public_id=it.request.run_id,
@@ -237,21 +249,24 @@ def _insert(it: _Start, runs_after: int | None = None, *, may_wait: bool = True)
         runs_after=runs_after,
         timeout_ms=it.request.timeout_ms,
         parent=it.request.parent,
-        debounced=debounced,
+        debounced=may_wait and debounces(it.request),
     )
     return runs.get(it.tx, row_id)
 
 
 def _existing(it: _Start, holder: Run, *, adopt: bool) -> Started:
-    if it.request.policies.on_mismatch == "error" and not same_value(it.request.input, holder.input):
-        it.note_duplicate(holder, "error", other=holder.input, lost=it.request.input)
-        return Started(None, refusal=_mismatch(holder))
+    """The holder is the answer, and taken up where nobody executes it: then nothing is refused, under `error` and for
+    another input either, or a crash would leave a cron job answering "taken" for ever."""
     claim = it.claim(holder) if adopt else None
-    refused = claim is None and it.request.on_duplicate.policy is Policy.ERROR  # it rests, and is not due
-    outcome_told = "error" if refused else "use_existing"
-    it.note_duplicate(holder, outcome_told, other=holder.input, lost=it.request.input)
-    if refused:
-        return Started(None, refusal=settling.key_taken(holder))
+    refusal: KeyTaken | None = None
+    if claim is None and it.request.on_duplicate.policy is Policy.ERROR:  # it rests, and is not due
+        refusal = settling.key_taken(holder)
+    elif claim is None and it.mismatches(holder):
+        refusal = _mismatch(holder)
+    told = "use_existing" if refusal is None else "error"
+    it.note_duplicate(holder, told, other=holder.input, lost=it.request.input)
+    if refusal is not None:
+        return Started(None, refusal=refusal)
     outcome = Outcome.EXISTING if claim is None else Outcome.RESUMED
     return Started(it.result(outcome, holder.id, holder), claim=claim)
 
@@ -338,7 +353,7 @@ def write_workflow(tx: Tx, request: Request, now: int) -> int:
 # -- rerun ---------------------------------------------------------------------------------------------------------
 
 
-def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started | NotFinished:
+def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive, owner_id: int | None) -> Started | NotFinished:
     """Start a fresh copy of a finished run: same workflow, input and key. A taken key is refused, whoever holds it."""
     known = workflows.get(tx, run.workflow)
     assert known is not None
@@ -359,7 +374,7 @@ def rerun(tx: Tx, run: Run, *, run_id: str, now: int, alive: Alive) -> Started |
         input=run.input,
         timeout_ms=run.timeout_ms,
     )
-    it = _Start(tx, request, run.workflow_id, now, alive, None)
+    it = _Start(tx, request, run.workflow_id, now, alive, owner_id)
     if answer is arbitration.Rerun.CREATE:
         return _create(it, holder, may_wait=False)
     if answer is arbitration.Rerun.REFUSE_KEY:

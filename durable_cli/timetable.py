@@ -87,10 +87,9 @@ class Timetable(Changer):
             jitter=jitter,
         )
         wanted = scheduling.wanted(spec, self._definition(workflow), input, limit=self._engine.max_value_bytes)
-        if write:
-            return scheduling.put(self._engine, wanted, default_zone=default_zone)
-        known = self._read(lambda tx: schedules.get(tx, name)) if self.path.exists() else None
-        return scheduling.plan(known, wanted, default_zone)
+        if write or self.path.exists():
+            return scheduling.put(self._engine, wanted, default_zone=default_zone, write=write)
+        return scheduling.plan(None, wanted, default_zone)
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""

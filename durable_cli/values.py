@@ -25,6 +25,7 @@ from durable_cli.core.keys import brief
 from durable_cli.core.plain import MAX_VALUE_BYTES, parse, same_value
 from durable_cli.core.shapes import Misfit, shape_of, shown
 from durable_cli.errors import InvalidDefinition, InvalidInput, Unreadable, Unstorable
+from durable_cli.usercode import answering, type_and_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -106,7 +107,8 @@ class Codec:
             settings = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
             try:
                 boxed: Any = types.GenericAlias(tuple, (self.annotation,))
-                self._pydantic = TypeAdapter(boxed, config=settings)
+                with answering():
+                    self._pydantic = TypeAdapter(boxed, config=settings)
             except Exception as problem:
                 reason = str(problem).split("\n")[0].split(". Set `arbitrary_types_allowed")[0]
                 raise _Unsupported(f"{shown(self.annotation)} is no type of JSON values: {reason}") from None
@@ -131,7 +133,8 @@ class Codec:
         """The JSON text of the one value in `boxed`, by names of fields and not by aliases, as it is read back."""
         adapter = self._adapter()
         try:
-            [value] = adapter.dump_python(boxed, mode="json", by_alias=False, round_trip=True, warnings="error")
+            with answering():
+                [value] = adapter.dump_python(boxed, mode="json", by_alias=False, round_trip=True, warnings="error")
         except Exception as problem:
             reason = _serializer_reason(problem)
             kind = shown(type(boxed[0]))
@@ -143,7 +146,8 @@ class Codec:
     def _load_typed(self, text: str) -> object:
         adapter = self._adapter()
         try:
-            [value] = adapter.validate_json(f"[{text}]", by_alias=True, by_name=True)
+            with answering():
+                [value] = adapter.validate_json(f"[{text}]", by_alias=True, by_name=True)
         except Exception as problem:
             raise _Invalid(problem) from None
         return value
@@ -154,8 +158,10 @@ class Codec:
             if text is not None:
                 value = self._load_typed(text)
             else:
+                adapter = self._adapter()
                 try:
-                    [value] = self._adapter().validate_python((value,), by_alias=True, by_name=True)
+                    with answering():
+                        [value] = adapter.validate_python((value,), by_alias=True, by_name=True)
                 except Exception as problem:
                     raise _Invalid(problem) from None
             return self._dump_typed(value, place, limit)[0]
@@ -246,7 +252,8 @@ def resolve(function: Callable[..., object], name: str, local: dict[str, object]
         except ValueError:  # not assigned yet
             continue
     try:
-        return eval(annotation, getattr(inner, "__globals__", {}), names)
+        with answering():
+            return eval(annotation, getattr(inner, "__globals__", {}), names)
     except Exception as problem:
         raise NameError(f"{annotation!r} cannot be resolved: {problem}") from None
 
@@ -266,7 +273,7 @@ class _Invalid(Exception):
         cause = self.args[0]
         errors = getattr(cause, "errors", None)
         if not callable(errors) or not hasattr(cause, "error_count"):
-            return [f"{place} was refused: {type(cause).__name__}: {cause}".split("\n")[0]]
+            return [f"{place} was refused: {type_and_text(cause)}".split("\n")[0]]
         return [_line(place, error) for error in typing.cast("ValidationError", cause).errors(include_url=False)]
 
 

@@ -27,7 +27,7 @@ store.process store.contention store.failures store.files store.filesystem store
 store.copying store.joined store.database store.checkpoint store.checks store.history store.runs store.transitions
 store.workflows store.owners store.events store.schedules store.activity store.logs store.reports store.pruning
 store.clock store.health
-places zones keyrules values inputs defined definition declaring importing
+usercode places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request adopting reopening settling starting explaining
 engine lookup catalogue keylog logs outlook timekeeping pruning housekeeping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,6 +20,7 @@ from durable_cli.model import Run, Status, Step, StepStatus
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
+    from durable_cli.foreground import Execution
     from durable_cli.lookup import KeyDetails
 
 RunArgument = Annotated[
@@ -207,9 +208,9 @@ def retry(
     found = session.run(client, run, key, workflow)
     if dry_run:
         return tell_explanation(session, client.explain_retry(found.id))
-    revived = client.retry(found.id)
     if foreground:
-        return _execute_here(session, client, revived.id, grace_ms)
+        return _execute_here(session, client, client.retry_here, found, grace_ms)
+    revived = client.retry(found.id)
     session.one(render.run_document(revived), lambda: print_id(session, revived.id), id_field="id")
     session.out.note(f"run {revived.id} is pending; to execute it here: {ends.how_to_go_on(revived)}")
     return 0
@@ -232,9 +233,9 @@ def rerun(
     found = session.run(client, run, key, workflow)
     if dry_run:
         return tell_explanation(session, client.explain_rerun(found.id))
-    result = client.rerun(found.id)
     if foreground:
-        return _execute_here(session, client, result.run_id, grace_ms)
+        return _execute_here(session, client, client.rerun_here, found, grace_ms)
+    result = client.rerun(found.id)
     fresh = client.run(result.run_id)
     session.one(start_document(fresh, result), lambda: print_id(session, fresh.id), id_field="run_id")
     session.out.note(f"run {fresh.id} was recorded; to execute it here: {ends.how_to_go_on(fresh)}")
@@ -253,16 +254,13 @@ def resume(
     check_run_options(run, key, workflow)
     grace_ms = parse_duration(grace)
     client = session.existing()
-    return _execute_here(session, client, session.run(client, run, key, workflow).id, grace_ms)
+    return _execute_here(session, client, client.resume, session.run(client, run, key, workflow), grace_ms)
 
 
-def _execute_here(session: Session, client: Durable, run_id: str, grace_ms: int) -> int:
+def _execute_here(session: Session, client: Durable, go_on: Callable[..., Execution], found: Run, grace_ms: int) -> int:
     session.out.guard()
     execution, number = execute(
-        session,
-        client,
-        lambda stop, progress: client.resume(run_id, stop=stop, progress=progress),
-        grace_ms=grace_ms,
+        session, client, lambda stop, progress: go_on(found.id, stop=stop, progress=progress), grace_ms=grace_ms
     )
     return finish(session, client, execution, number)
 

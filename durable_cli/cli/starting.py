@@ -272,11 +272,7 @@ def start(
     call.check(definition, value)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
     if dry_run:
-        explained = client.explain_start(definition, execute=False, **asked)
-        if later and explained.action in ("create", "replace"):
-            facts = (*explained.facts, f"it would begin {moments.told(client.later(**later), session)}")
-            explained = dataclasses.replace(explained, facts=facts)
-        return tell_explanation(session, explained)
+        return tell_explanation(session, client.explain_start(definition, execute=False, **asked, **later))
     try:
         result = client.start(definition, timeout=timeout, **asked, **later)
     except KeyTaken as error:
@@ -285,7 +281,8 @@ def start(
     found = client.run(result.run_id)
     document = start_document(found, result) | ({"due_at": render.iso(found.due_at), "zone": zone} if later else {})
     session.one(document, lambda: print_id(session, found.id), id_field="run_id")
-    if later and result.outcome not in (Outcome.CREATED, Outcome.REPLACED) and not session.out.quiet:
+    not_put_off = (Outcome.EXISTING, Outcome.EVENT_SENT)  # any other run begins no earlier than was asked for
+    if later and result.outcome in not_put_off and not session.out.quiet:
         session.out.say(f"--at and --delay are for new runs; run {found.id} begins when it would have")
     if result.outcome is not Outcome.EXISTING:
         begins = f"; it begins {moments.told(found.due_at, session)}" if later and found.due_at is not None else ""
@@ -328,13 +325,15 @@ def print_id(session: Session, run_id: str) -> None:
 
 def tell_explanation(session: Session, explanation: Any) -> int:
     """What a `--dry-run` found, on stdout."""
-    document = dataclasses.asdict(explanation)
-    status = explanation.holder_status
-    document["holder_status"] = None if status is None else str(status)
-    document["facts"] = list(explanation.facts)
+    facts, due_at = list(explanation.facts), explanation.due_at
+    if due_at is not None:
+        facts.append(f"it would begin {moments.told(due_at, session)}")
+    document = dataclasses.asdict(explanation) | {"facts": facts, "due_at": render.iso(due_at)}
+    for name in ("holder_status", "outcome"):
+        document[name] = None if document[name] is None else str(document[name])
 
     def human() -> None:
-        lines = [session.shown(explanation.reason), *(f"  {session.shown(fact)}" for fact in explanation.facts)]
+        lines = [session.shown(explanation.reason), *(f"  {session.shown(fact)}" for fact in facts)]
         session.out.answer("\n".join(lines))
 
     session.one(document, human, id_field="holder_id")

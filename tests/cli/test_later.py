@@ -166,10 +166,26 @@ def test_a_dry_run_says_when(cli):
     assert "it would begin" not in cli("start", "flows:sync", "--key", "k", "--delay", "1h", "-n").out
 
 
-def test_a_taken_key_is_not_put_off(cli):
+@pytest.mark.parametrize("policy", ["use_existing", "send_event:poke"])
+def test_a_taken_key_is_not_put_off(cli, policy):
     """The holder begins when it would have, and the call says so."""
     cli("start", "flows:sync", "--key", "k")
-    result = cli("start", "flows:sync", "--key", "k", "--delay", "1h")
+    result = cli("start", "flows:sync", "--key", "k", "--delay", "1h", "--on-duplicate", policy)
     assert result.code == 0
     assert "--at and --delay are for new runs" in result.err
     assert cli("tick", "--json").document["claimed"] == 1
+
+
+def test_a_run_that_takes_the_newer_input_is_put_off(cli):
+    """And the call says until when, with and without --dry-run, not that it is not."""
+    cli("start", "flows:sync", "--key", "k")
+    again = ["start", "flows:sync", "--key", "k", "--on-duplicate", "run_again", "--delay", "2h"]
+    would = cli(*again, "-n", "--json").document
+    assert (would["action"], would["outcome"]) == ("merge_holder", "merged")
+    assert would["due_at"] is not None
+    result = cli(*again, "-v")
+    assert "for new runs" not in result.err
+    assert cli("tick", "--json").document["claimed"] == 0
+    document = cli(*again, "--json").document
+    assert document["outcome"] == "merged"
+    assert document["due_at"] >= would["due_at"]

@@ -102,9 +102,9 @@ def test_a_sleeper_is_refused_while_another_has_its_run(tmp_path: Path) -> None:
             if old.finished:
                 break
             quick(db, "cancel", old.id).ok()
-            # The other one is stopped when it has claimed the run: its first write revives it, its second claims it.
+            # The other one is stopped when it has claimed the run: its first write revives and claims it.
             retry = ["retry", old.id, "--foreground", "--json"]
-            with nursling(db, *retry, strikes=[(signal.SIGSTOP, "committed", 2)]) as other:
+            with nursling(db, *retry, strikes=[(signal.SIGSTOP, "committed", 1)]) as other:
                 other.wait_stopped()
                 with Durable(db, create=False) as it:
                     owner = it.run(old.id).owner

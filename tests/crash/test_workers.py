@@ -44,6 +44,21 @@ def test_workers_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["jobs:again", "jobs:job_async"])
+def test_a_worker_does_not_come_between_a_retry_in_the_foreground_and_its_run(tmp_path: Path, target: str) -> None:
+    """What every failure report advises works beside a worker: revived (or made anew) and claimed in one transaction."""
+    db, log = tmp_path / "durable.db", Log(tmp_path / "trace")
+    with worker(db, JOBS_ACT="fail:two:boom") as it:
+        run_id = started(db, log, target, "--key", "k")
+        ended(db, run_id, Status.FAILED)
+        for command in ("retry", "rerun"):
+            done = durable(db, command, run_id, "--foreground", "--json").ok().json
+            assert (done["status"], done["outcome"]) == ("completed", {"retry": "resumed", "rerun": "created"}[command])
+            assert (done["run_id"] == run_id) == (command == "retry")
+        it.send(signal.SIGTERM)
+        assert it.end().code == 0
+
+
+@pytest.mark.parametrize("target", ["jobs:again", "jobs:job_async"])
 def test_the_first_signal_drains(tmp_path: Path, target: str) -> None:
     """The running step ends and is recorded, no other begins, the rest is given back: exit 0."""
     db, log, gate = tmp_path / "durable.db", Log(tmp_path / "trace"), Gate(tmp_path)

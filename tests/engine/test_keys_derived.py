@@ -112,6 +112,7 @@ BAD: list[tuple[Any, Any, str]] = [
     (lambda article: article["nothing"], {}, "KeyError"),
     (lambda article: article.id, {}, "AttributeError"),
     (lambda article: 1 / 0, {}, "ZeroDivisionError"),
+    (lambda article: sys.exit(3), {}, r"SystemExit: sys.exit\(3\) was called"),
     (lambda article: True, {}, "True"),
     (lambda article: 1.5, {}, "1.5"),
     (lambda article: b"k", {}, "bytes"),
@@ -332,6 +333,33 @@ def test_another_input_is_an_error_where_the_workflow_says_so(durable: Durable, 
         assert durable.start(article, {"b": 2, "a": 1}, key="k").run_id == run_id
         assert duplicates(durable, "k")[-1] == {"outcome": "use_existing", "input_changed": False}
     assert durable.check() == []
+
+
+@pytest.mark.parametrize("state", ["dead", "recorded"])
+@pytest.mark.parametrize("policy", ["use_existing", "error"])
+def test_a_run_that_nobody_executes_is_taken_up_whatever_the_input(durable: Durable, policy: str, state: str) -> None:
+    """Else a crash would leave a cron job answering "taken" for ever; the input that does not run is kept."""
+    article = define(on_mismatch="error")
+    run_id = put(durable, article, "running" if state == "dead" else "pending", key="k", input=1)
+    with pytest.raises(KeyTaken):
+        durable.start(article, 2, key="k", on_duplicate=policy)  # it only records
+    done = durable.execute(article, 2, key="k", on_duplicate=policy)
+    assert done.start is not None
+    assert (done.start.outcome, done.run.id, done.run.status, done.run.result) == ("resumed", run_id, "completed", "1")
+    assert duplicates(durable, "k")[-1] == {"outcome": "use_existing", "input_changed": True, "input": 2}
+    assert durable.check() == []
+
+
+@pytest.mark.parametrize("policy", ["use_existing", "error"])
+def test_a_resting_run_is_not_taken_up_and_its_input_counts(durable: Durable, policy: str) -> None:
+    """What refuses is the policy where it does, else the mismatch: as with a holder that is being executed."""
+    article = define(on_mismatch="error")
+    run_id = put(durable, article, "waiting", key="k", input=1)
+    with pytest.raises(KeyTaken) as taken:
+        durable.execute(article, 2, key="k", on_duplicate=policy)
+    assert taken.value.holder_id == run_id
+    assert isinstance(taken.value, InputMismatch) == (policy == "use_existing")
+    assert duplicates(durable, "k")[-1] == {"outcome": "error", "input_changed": True, "input": 2}
 
 
 @pytest.mark.parametrize("policy", ["cancel_existing", "run_again", "send_event:poke"])

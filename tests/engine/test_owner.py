@@ -33,8 +33,8 @@ from enginekit import (
     told,
 )
 
-from durable_cli import Durable, KeyTaken, Retry, workflow
-from durable_cli.errors import NotResumable
+from durable_cli import Durable, KeyTaken, Retry, foreground, workflow
+from durable_cli.errors import ModuleNotFound, NotFinished, NotResumable, NotRetryable
 from durable_cli.runner import Gone, take_turn
 from durable_cli.store.contention import Contention
 
@@ -267,6 +267,91 @@ def test_a_compensating_orphan_cannot_be_replaced(durable: Durable) -> None:
     assert (taken.value.holder_id, taken.value.holder_status, taken.value.exit_status) == (old, "compensating", 75)
     assert durable.cancel(old).cancelled == 0
     assert snapshot(durable) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["retry_here", "rerun_here"])
+def test_what_is_retried_here_is_ours_at_its_commit(
+    durable: Durable, db: Path, clock: Any, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
+) -> None:
+    """Another process that looks as soon as it can finds nothing to execute."""
+    broken = [True]
+
+    async def body(ctx: Any) -> int:
+        return await ctx.run("work", lambda: 1 // int(not broken[0]))  # type: ignore[no-any-return]
+
+    flow = define(kind, body)
+    old = durable.execute(flow, key="k").run
+    broken[0] = False
+    real = foreground._execute_claim
+
+    def later(*args: Any, **more: Any) -> Any:
+        with Durable(db, clock=clock) as other:
+            assert other.tick().claimed == 0
+        return real(*args, **more)
+
+    monkeypatch.setattr(foreground, "_execute_claim", later)
+    done = getattr(durable, how)(old.id)
+    assert (done.executed, done.run.status, done.run.result, done.run.holds_key) == (True, "completed", "1", True)
+    assert (done.run.id == old.id) == (how == "retry_here")
+    assert (done.start and done.start.outcome) == (None if how == "retry_here" else "created")
+    assert durable.check() == []
+
+
+@pytest.mark.parametrize("how", ["retry_here", "rerun_here"])
+def test_what_cannot_be_executed_here_is_not_begun(durable: Durable, how: str) -> None:
+    """Refused, or its code cannot be loaded: every run stays as it was."""
+    running = durable.start(define_job(), key="k").run_id
+    failed = put(durable, define_job(name="other"), "failed", key="k")
+    change(durable, "UPDATE durable_workflows SET file = '/nowhere.py' WHERE name = 'other'")
+    before = snapshot(durable)
+    for run_id, refusal in ((running, (NotRetryable, NotFinished)), (failed, ModuleNotFound)):
+        with pytest.raises(refusal):
+            getattr(durable, how)(run_id)
+    assert snapshot(durable) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reaped", [False, True], ids=["met first", "reaped before"])
+@pytest.mark.parametrize("entrance", ["start", "execute"])
+def test_an_overdue_orphan_has_failed_before_it_could_be_replaced(
+    durable: Durable, clock: Any, kind: str, entrance: str, reaped: bool
+) -> None:
+    """Its time is over and its owner dead: what it did is undone, whoever looked first (C09, D07)."""
+    undone: list[Any] = []
+
+    async def body(ctx: Any) -> None:
+        await ctx.run("reserve", lambda: "r", compensate=undone.append)
+        await ctx.run("hang", die)
+
+    flow = define(kind, body, timeout="3s")
+    assert in_child(lambda: durable.execute(flow, key="k")) == CRASHED
+    old = durable.find(key="k")
+    clock.advance(3_000)
+    if reaped:
+        assert durable.start(flow, key="k").holder_status == "compensating"
+    with pytest.raises(KeyTaken) as taken:
+        getattr(durable, entrance)(flow, key="k", on_duplicate="cancel_existing")
+    assert (taken.value.holder_id, taken.value.holder_status, taken.value.exit_status) == (old.id, "compensating", 75)
+    durable.tick()
+    done = durable.run(old.id)
+    assert (done.status, done.error and done.error.type, undone) == ("compensated", "Timeout", ["r"])
+    assert durable.start(flow, key="k", on_duplicate="cancel_existing").outcome == "created"
+    assert durable.check() == []
+
+
+def test_an_overdue_run_whose_owner_lives_is_replaced(durable: Durable, clock: Any) -> None:
+    """It is that owner's to end, or whose start replaces it."""
+    flow = define("plain", _idle, timeout="3s")
+    old = durable.start(flow, key="k").run_id
+    claim(durable, old)
+    clock.advance(3_000)
+    answer = durable.start(flow, key="k", on_duplicate="cancel_existing")
+    assert (answer.outcome, answer.replaced_id) == ("replaced", old)
+
+
+async def _idle(ctx: Any) -> None:
+    await ctx.run("nothing", lambda: None)
 
 
 @pytest.mark.parametrize("policy", ["use_existing", "error"])

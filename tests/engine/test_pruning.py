@@ -685,11 +685,14 @@ def test_ending_a_listener_twice_ends_it_once(durable: Durable) -> None:
     assert len(heard) == 3
 
 
-def test_a_listener_that_raises_changes_nothing(durable: Durable, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("my own fault"), SystemExit("my own fault")], ids=["error", "exit"])
+def test_a_listener_that_raises_changes_nothing(
+    durable: Durable, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     job, heard = define_job(), []
 
     def breaks(event: str, fields: dict[str, Any]) -> None:
-        raise RuntimeError("my own fault")
+        raise error
 
     durable.on("run.started", breaks)
     durable.on("run.started", lambda event, fields: heard.append(event))

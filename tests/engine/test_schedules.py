@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from enginekit import change, define_job
 
-from durable_cli import Durable, workflow
+from durable_cli import Debounce, Durable, workflow
 from durable_cli.declaring import declared, schedule
 from durable_cli.errors import (
     AlreadyDefined,
@@ -516,6 +517,71 @@ def test_broken_code_pauses_its_schedule_and_no_other(
     clock.advance(M)
     durable.tick()
     assert (find(durable, "broken").fires, find(durable, "broken").last_error) == (1, None)
+
+
+class Left(BaseException):
+    """As gevent's Timeout: no Exception."""
+
+
+def _leave(*_: Any) -> Any:
+    raise Left("for lunch")
+
+
+class Picky:
+    """A type whose validation ends the process that asks."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(lambda value: sys.exit(3) if value == "late" else value)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"key": lambda what: sys.exit(3) if what else "k"}, "sys.exit(3) was called"),
+        ({"merge": lambda old, new: sys.exit(3), "on_duplicate": "run_again"}, "sys.exit(3) was called"),
+        ({"merge": _leave, "debounce": Debounce("1h")}, "Left: for lunch"),
+    ],
+    ids=["key", "merge", "merge of a debounce"],
+)
+def test_users_code_that_is_asked_ends_no_process(
+    durable: Durable, clock: Clock, options: dict[str, Any], why: str
+) -> None:
+    """Whatever it raises has failed this due time: the tick goes on, and other schedules fire (I14)."""
+
+    @workflow(name="asked", **options)
+    def asked(ctx: Any, what: Any = None) -> Any:
+        return ctx.run("x", lambda: what)
+
+    key = None if "key" in options else "k"
+    durable.start(asked, key=key, delay="1d")
+    durable.schedule("asks", "* * * * *", asked, key=key, timezone="UTC")
+    change(durable, "UPDATE durable_schedules SET input = '1'")
+    minutely(durable, "good")
+    clock.advance(M)
+    counts = durable.tick()
+    one = find(durable, "asks")
+    assert (counts.fired, counts.errors, one.failures) == (1, 1, 1)
+    assert why in (one.last_error or "")
+    with pytest.raises(UsageError, match=re.escape(why)):
+        durable.trigger_schedule("asks")
+
+
+def test_a_validator_that_ends_the_process_is_a_refusal(durable: Durable) -> None:
+    """As for a start, so for a fire whose stored input is refused only now."""
+
+    @workflow(name="picky")
+    def picky(ctx: Any, what: Picky) -> Any:
+        return ctx.run("x", lambda: 1)
+
+    durable.schedule("s", "* * * * *", picky, input="early", timezone="UTC")
+    change(durable, """UPDATE durable_schedules SET input = '"late"'""")
+    for ask in (lambda: durable.start(picky, "late"), lambda: durable.trigger_schedule("s")):
+        with pytest.raises(InvalidInput, match=r"sys.exit\(3\) was called"):
+            ask()
+    assert durable.runs() == []
 
 
 def test_success_resets_the_count(durable: Durable, clock: Clock, module: Callable[[str], str]) -> None:

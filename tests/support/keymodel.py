@@ -35,8 +35,7 @@ class Model(Runs):
             run = self._make(new, workflow, None, value, at=at)
             return "created", new, self._claim(run, by)
         holder = self.holder(workflow, key)
-        replaces = policy == "cancel_existing" and holder is not None and holder["status"] != "compensating"
-        if holder is not None and not (replaces and holder["owner"] is not None and not self._gathers(holder)):
+        if holder is not None and not (policy == "cancel_existing" and self._replaceable(holder)):
             crashed = self._reap(holder)
             if crashed and by is not None and policy in ("use_existing", "error"):
                 self.seen["start: the orphan had died too often"] += 1
@@ -97,6 +96,15 @@ class Model(Runs):
         self.seen["start: refused"] += 1
         self._duplicate(holder, "error", value, holder["input"], lost=value)
         return "taken", holder["id"], False
+
+    def _replaceable(self, holder: Run) -> bool:
+        """Somebody's: replaced without a look whether he is dead, unless it then is also overdue."""
+        if holder["owner"] is None or holder["status"] == "compensating" or self._gathers(holder):
+            return False
+        over = holder["deadline"] is not None and holder["deadline"] <= self.now and holder["owner"] in self.dead
+        if over:
+            self.seen["start: an overdue orphan was not replaced"] += 1
+        return not over
 
     def _gathers(self, holder: Run) -> bool:
         return holder["debounced"] and not holder["begun"] and holder["status"] == "pending"
