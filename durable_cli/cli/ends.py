@@ -67,16 +67,26 @@ def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     lines += _traceback_lines(trace, session)
     hints = [f"{out.styled('hint:', '1')} {line}" for line in _hints(run)]
     room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - len(hints) - 1)
-    captured = (_last_lines(run, session, room) or out.captured(room)) if output and out.quiet else []
-    if captured:
+    printed = _last_lines(run, session, room) if output and out.quiet else []
+    if printed:
         lines.append("  the last lines of its output:")
-        lines += [f"    {line}" for line in captured]
+        lines += [f"    {line}" for line in printed]
     for line in [*lines[: REPORT_LINES - len(hints)], *hints]:
         out.say(line)
 
 
 def _last_lines(run: Run, session: Session, room: int) -> list[str]:
-    """The end of what the failed step printed in its last attempt."""
+    """The end of what the failed step wrote in its last attempt.
+
+    Where it failed in this call, all that came out: the record has prints, but not what children and C code wrote, and
+    it is they who say why a command failed. Else the record, and without one what was written here at all.
+    """
+    out, step = session.out, None if run.error is None else run.error.step
+    recorded = [] if out.has_failed_here(run.id, step) else _recorded_lines(run, session, room)
+    return recorded or out.captured(room, run.id, step)
+
+
+def _recorded_lines(run: Run, session: Session, room: int) -> list[str]:
     from durable_cli.logs import lines_of
 
     error = run.error

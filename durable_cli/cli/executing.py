@@ -39,6 +39,8 @@ class Steps:
     def __call__(self, progress: Progress) -> None:
         self.run_id = progress.run_id
         self.resting = progress.kind == "resting"
+        if progress.kind == "step_failed" and not progress.undo:
+            self._out.failed_here(progress.run_id, progress.step)
         if not self._said:
             return
         step, message = self._shown(progress.step), self._shown(progress.message or "")

@@ -96,6 +96,7 @@ class Output:
         self._gone = False
         self._out, self._err = 1, 2
         self._capture: int | None = None
+        self._ends: dict[tuple[str, str | None], int] = {}
         self.terminal_out = os.isatty(1)
         self.terminal_err = os.isatty(2)
         self.encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
@@ -150,13 +151,25 @@ class Output:
         sys.stdout = _stream(1, self.encoding, before)
         sys.stderr = _stream(2, (getattr(sys.stderr, "encoding", None) or "utf-8"), before)
 
-    def captured(self, lines: int) -> list[str]:
-        """The last lines that user code wrote under `-q`, escaped; at most `lines`."""
+    def failed_here(self, run_id: str, step: str) -> None:
+        """A step has just failed: what was written up to now is its output, what comes is that of others."""
+        _flush()
+        if self._capture is not None:
+            self._ends[run_id, step] = os.lseek(self._capture, 0, os.SEEK_END)
+
+    def has_failed_here(self, run_id: str, step: str | None) -> bool:
+        """Did this step fail in this call, and is its output kept?"""
+        return (run_id, step) in self._ends
+
+    def captured(self, lines: int, run_id: str, step: str | None) -> list[str]:
+        """The last lines that user code wrote under `-q`, to the failure of this step (else to the end), escaped; at
+        most `lines`."""
         _flush()
         if self._capture is None or lines <= 0:
             return []
-        size = os.lseek(self._capture, 0, os.SEEK_END)
-        data = os.pread(self._capture, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        size = self._ends.get((run_id, step), os.lseek(self._capture, 0, os.SEEK_END))
+        begin = max(0, size - _TAIL_BYTES)
+        data = os.pread(self._capture, size - begin, begin)
         texts = data.decode("utf-8", "replace").splitlines()[-lines:]
         return [render.safe(text, ascii_only=self.ascii_only) for text in texts]
 

@@ -169,8 +169,12 @@ def _say_warnings(session: Session) -> None:
 
 def _progress(session: Session) -> Callable[[Progress], None]:
     """A line for each step that ends, for who asked for them by `-v`."""
+    seen: set[str] = set()
 
     def tell(progress: Progress) -> None:
+        seen.add(progress.run_id)
+        if progress.kind == "step_failed" and not progress.undo and len(seen) == 1:
+            session.out.failed_here(progress.run_id, progress.step)  # beside others nobody knows who wrote what
         if session.out.verbose and progress.kind != "step_started":
             step = f"undo {progress.step}" if progress.undo else progress.step
             what = f"{progress.run_id} {progress.kind.replace('_', ' ')} {step}".rstrip()

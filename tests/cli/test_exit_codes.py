@@ -67,6 +67,71 @@ def test_quiet_shows_the_output_only_on_failure(cli):
     assert long.err.splitlines()[-1].startswith("hint: durable retry ")
 
 
+CHILDREN = """
+import subprocess
+
+from durable_cli import Context, workflow
+
+
+def sync() -> None:
+    print("starting rsync")
+    subprocess.run(["sh", "-c", "echo 'rsync: connection refused' >&2; exit 12"], check=True)
+
+
+@workflow
+def copy(ctx: Context) -> None:
+    ctx.run("before", print, "done before")
+    ctx.run("sync", sync)
+
+
+@workflow
+def booked(ctx: Context) -> None:
+    ctx.run("book", lambda: None, compensate=lambda _: print("taken back\\n" * 20))
+    ctx.run("sync", sync)
+
+
+@workflow
+async def acopy(ctx: Context) -> None:
+    await ctx.run("sync", sync)
+
+
+@workflow
+def after(ctx: Context) -> None:
+    try:
+        ctx.run("sync", sync)
+    except Exception:
+        pass
+    print("outside of the steps")
+    raise ValueError("no more")
+"""
+
+
+@pytest.mark.parametrize("workflow", ["copy", "booked", "acopy"])
+def test_what_a_child_wrote_is_told_with_what_the_step_printed(cli, workflow):
+    """A step's own prints do not hide why its command failed; nor do the undo steps that come behind it."""
+    (cli.dir / "kids.py").write_text(CHILDREN)
+    told = cli("run", f"kids:{workflow}", "-q").err
+    assert "    starting rsync\n    rsync: connection refused\n" in told
+    assert "taken back" not in told
+
+
+def test_the_output_of_a_failure_outside_of_the_steps(cli):
+    """A step that failed and was caught is not where it ended."""
+    (cli.dir / "kids.py").write_text(CHILDREN)
+    assert "    rsync: connection refused\n    outside of the steps\n" in cli("run", "kids:after", "-q").err
+
+
+def test_a_tick_tells_what_a_child_wrote(cli):
+    """With one run there is no doubt who wrote it; with several each is told what was recorded of it."""
+    (cli.dir / "kids.py").write_text(CHILDREN)
+    cli("start", "kids:copy")
+    assert "    starting rsync\n    rsync: connection refused\n" in cli("tick", "-q").err
+    cli("start", "kids:copy")
+    cli("start", "kids:copy")
+    told = cli("tick", "-q").err
+    assert told.count("    starting rsync\n") == 2
+
+
 def test_a_hostile_error_is_shown_literally(cli):
     """ESC, bidi and line breaks of the user's exception do not reach the terminal."""
     result = cli("run", "flows:bad", "--input", json.dumps("\x1b[31m\u202e\x9b\nsecond"), "-q")
