@@ -237,7 +237,7 @@ def _keys(seen: _Seen) -> Iterator[Finding]:
             "keys",
             "warning",
             f"run {run.id} has held the key {run.key!r} of {run.workflow} for {held}, longer than its max_hold",
-            f"durable runs show {run.id}   # durable cancel {run.id} frees the key",
+            f"durable runs show {run.id}   # to free the key: durable cancel {run.id}",
         )
     idle = {run.id for run in (*seen.orphans, *seen.late)}
     for key in seen.keys:

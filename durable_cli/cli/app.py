@@ -166,5 +166,6 @@ def main(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
 
 def _invoke(session: Session, argv: list[str]) -> int:
     command = build()
+    session.out.commands = tuple(command.commands)
     with command.make_context("durable", argv, obj=session) as ctx:
         return int(cast(Any, command.invoke(ctx)) or 0)

@@ -130,7 +130,9 @@ def start_lines(
     except DurableError as error:
         if not session.out.json:
             raise
-        answers.write([{"line": None, "error": errors.error_document(error)}])  # of this line on, nothing was done
+        answers.write(
+            [{"line": None, "error": errors.error_document(error, session.out)}]
+        )  # of this line on, nothing was done
         return error.exit_status
     finally:
         os.close(descriptor)
@@ -201,12 +203,12 @@ def _items(
         try:
             items[line.number] = _read(session, line, defaults)
         except DurableError as error:
-            refused[line.number] = _refusal(line.number, error)
+            refused[line.number] = _refusal(session, line.number, error)
     return items, refused
 
 
-def _refusal(number: int, error: DurableError) -> render.Document:
-    return {"line": number, "error": errors.error_document(error)}
+def _refusal(session: Session, number: int, error: DurableError) -> render.Document:
+    return {"line": number, "error": errors.error_document(error, session.out)}
 
 
 def _start(
@@ -215,7 +217,7 @@ def _start(
     items, answers = _items(session, batch, defaults)
     started = client.start_many(definition, items.values(), moved=defaults.moved) if items else []
     for number, one in zip(items, started, strict=True):
-        answers[number] = _refusal(number, one) if isinstance(one, DurableError) else _answer(number, one)
+        answers[number] = _refusal(session, number, one) if isinstance(one, DurableError) else _answer(number, one)
     return [answers[number] for number in sorted(answers)]
 
 
@@ -240,7 +242,7 @@ def _explain(
     items, answers = _items(session, batch, defaults)
     explained = client.explain_many(definition, items.values(), moved=defaults.moved)
     for number, one in zip(items, explained, strict=True):
-        answers[number] = _refusal(number, one) if isinstance(one, DurableError) else _explained(number, one)
+        answers[number] = _refusal(session, number, one) if isinstance(one, DurableError) else _explained(number, one)
     return [answers[number] for number in sorted(answers)]
 
 

@@ -71,12 +71,17 @@ def database(option: str | None, env: dict[str, str], config: Config | None) -> 
     if option is not None:
         if not option:
             raise UsageError("--db is empty; give the path of a file")
-        return Place(Path(option).expanduser().absolute(), "option")
+        return Place(named(option), "option")
     if env.get("DURABLE_DB"):
         return _not_by_sudo(Place(Path(env["DURABLE_DB"]).expanduser().absolute(), "environment"), env)
     if config and config.database:
         return _not_by_sudo(Place(config.database, "config"), env)
     return _not_by_sudo(_default(env), env)
+
+
+def named(option: str) -> Path:
+    """The file that `--db` names."""
+    return Path(option).expanduser().absolute()
 
 
 def _default(env: dict[str, str]) -> Place:

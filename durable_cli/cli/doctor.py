@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,6 +37,7 @@ def doctor(ctx: typer.Context) -> int:
     seen = nothing_there if client is None else client.doctor()
     seen.findings.extend(_surroundings(session, place))
     findings = examining.worst(seen.findings)
+    findings = [_pasteable(session, finding) for finding in findings]
     documents: list[render.Document] = [
         {**{name: getattr(finding, name) for name in FIELDS}, "facts": list(finding.facts)} for finding in findings
     ]
@@ -55,6 +57,10 @@ def doctor(ctx: typer.Context) -> int:
             documents, FIELDS, table=lambda: (FIELDS, []), empty="", chosen=None, header=False, id_field="check"
         )
     return code
+
+
+def _pasteable(session: Session, finding: Finding) -> Finding:
+    return finding if finding.hint is None else replace(finding, hint=session.out.command(finding.hint))
 
 
 def _tell(session: Session, findings: list[Finding]) -> None:

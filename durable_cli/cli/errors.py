@@ -25,7 +25,7 @@ def report(error: BaseException, out: Output) -> int:
         return 130
     known = error if isinstance(error, DurableError) else _unexpected(error)
     if out.json and not out.answered:
-        out.document({"error": error_document(known)})
+        out.document({"error": error_document(known, out)})
     elif not out.json or out.verbose or isinstance(known, InternalError):
         _tell(known, out)
     if out.verbose and known is not error:
@@ -34,9 +34,10 @@ def report(error: BaseException, out: Output) -> int:
     return known.exit_status
 
 
-def error_document(error: DurableError) -> Document:
+def error_document(error: DurableError, out: Output) -> Document:
     """The object under `error`; the fields of the class beside code, message and hint."""
-    return {"code": error.code(), "message": error.message, "hint": error.hint, **error.fields()}
+    hint = None if error.hint is None else out.command(error.hint)
+    return {"code": error.code(), "message": error.message, "hint": hint, **error.fields()}
 
 
 def _tell(error: DurableError, out: Output) -> None:
@@ -48,10 +49,10 @@ def _tell(error: DurableError, out: Output) -> None:
     for line in rest:
         out.say(f"  {shown(line)}")
     for fact in error.facts[:MAX_FACTS]:
-        for line in fact.split("\n"):
+        for line in out.command(fact).split("\n"):
             out.say(f"  {shown(line)}")
     if error.hint:
-        out.say(f"{out.styled('hint:', '1')} {shown(error.hint)}")
+        out.hint(error.hint)
 
 
 def _unexpected(error: BaseException) -> DurableError:

@@ -13,7 +13,9 @@ import contextlib
 import errno
 import io
 import os
+import re
 import select
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -83,6 +85,7 @@ class Output:
     """Where the answer goes, where words for a person go, and in which form.
 
     `env` is the environment; `color` is auto, always or never; `format` is None until the command line was read.
+    `commands`: what can follow the word durable; `database`: the file that `--db` named, None where nothing had to.
     """
 
     def __init__(self, env: dict[str, str]) -> None:
@@ -92,6 +95,8 @@ class Output:
         self.verbose = False
         self.color = "auto"
         self.answered = False
+        self.commands: tuple[str, ...] = ()
+        self.database: str | None = None
         self._live = ""
         self._gone = False
         self._out, self._err = 1, 2
@@ -133,6 +138,30 @@ class Output:
     def styled(self, text: str, code: str) -> str:
         """`text` for stderr in the SGR `code`, where colour may be used."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour(self.terminal_err) else text
+
+    # -- what a person pastes --
+
+    def command(self, text: str) -> str:
+        """The text with `--db` behind each of our commands in it, where this call needed one to find the database.
+
+        `durable retry RUN`, pasted from the mail of a crontab line that names the file, would look into another one.
+        """
+        if self.database is None or "--db" in text:
+            return text
+        names = "|".join(map(re.escape, self.commands))
+        ours = re.compile(rf"\bdurable (?:-q )?(?:{names})\b(?!.*--help)(?:'[^']*'|[^'#;|,()`\n])*")
+        file = shlex.quote(self.database)
+
+        def named(match: re.Match[str]) -> str:
+            words = match[0].rstrip()
+            return f"{words} --db {file}{match[0][len(words) :]}"
+
+        return ours.sub(named, text)
+
+    def hint(self, text: str) -> None:
+        """The command that mends it, on stderr."""
+        shown = render.safe(self.command(text), ascii_only=self.ascii_only)
+        self.say(f"{self.styled('hint:', '1')} {shown}")
 
     # -- descriptors --
 

@@ -211,7 +211,7 @@ def retry(
     if foreground:
         return _execute_here(session, client, revived.id, grace_ms)
     session.one(render.run_document(revived), lambda: print_id(session, revived.id), id_field="id")
-    session.out.note(f"run {revived.id} is pending; to execute it here: {ends.how_to_go_on(revived)}")
+    session.out.note(f"run {revived.id} is pending; to execute it here: {ends.how_to_go_on(revived, session)}")
     return 0
 
 
@@ -237,7 +237,7 @@ def rerun(
         return _execute_here(session, client, result.run_id, grace_ms)
     fresh = client.run(result.run_id)
     session.one(start_document(fresh, result), lambda: print_id(session, fresh.id), id_field="run_id")
-    session.out.note(f"run {fresh.id} was recorded; to execute it here: {ends.how_to_go_on(fresh)}")
+    session.out.note(f"run {fresh.id} was recorded; to execute it here: {ends.how_to_go_on(fresh, session)}")
     return 0
 
 

@@ -51,6 +51,7 @@ class Session:
             self.out.quiet, self.out.verbose = bool(given.get("quiet")), bool(given.get("verbose"))
         self.out.color = given.get("color") or self.out.color
         self.db = given.get("db", self.db)
+        self.out.database = str(settings.named(self.db)) if self.db else None
         self.app_dir_option = given.get("app_dir", self.app_dir_option)
         self.no_input = self.no_input or bool(given.get("no_input"))
 

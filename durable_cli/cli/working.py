@@ -229,7 +229,8 @@ def _tell_failed(session: Session, client: Durable, run_ids: list[str]) -> None:
     for run_id in run_ids[:_REPORTS]:
         ends.failure_report(client.run(run_id), session)
     if len(run_ids) > _REPORTS:
-        session.out.say(f"{len(run_ids) - _REPORTS} more runs failed: durable runs list --status failed")
+        more = session.out.command("durable runs list --status failed")
+        session.out.say(f"{len(run_ids) - _REPORTS} more runs failed: {more}")
 
 
 def _tell_due(session: Session, due: Due | None) -> None:

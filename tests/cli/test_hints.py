@@ -1,0 +1,52 @@
+"""What a person is told to do next can be pasted, and does it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+
+def hint_of(text: str) -> str:
+    """The command behind `hint:`, without what is said of it."""
+    return re.search(r"^hint: (?:did you mean: )?(.*)$", text, re.M)[1].partition("  #")[0]
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A database that nothing but --db names; quoted, since its path has a blank and a quote."""
+    return str(tmp_path / "o'ther one.db")
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_the_hint_in_a_mail_of_cron_names_the_database_of_its_line(cli, other, place):
+    """The line of --print-crontab has --db; so has the command that goes on, and it does."""
+    argv = ("--db", other, "run", "flows:bad", "-q") if place == "before" else ("run", "flows:bad", "-q", "--db", other)
+    words = shlex.split(hint_of(cli(*argv).err))
+    assert words[:2] == ["durable", "retry"]
+    assert words[3:] == ["--foreground", "--db", other]
+    assert "Traceback" in cli(*words[1:]).err
+    plain = hint_of(cli("run", "flows:bad", "-q").err)
+    assert plain.endswith(" --foreground"), "an environment variable or the default needs no --db"
+
+
+def test_every_command_that_is_told_names_the_database(cli, other):
+    """Errors for a person and for a program, facts, advice of several commands, lines of doctor."""
+    named = f"--db {shlex.quote(other)}"
+    cli("run", "flows:bad_once", "--key", "k", "--db", other)
+    told = cli("run", "flows:bad_once", "--key", "k", "--db", other).err
+    assert re.search(rf"durable retry \w+ --foreground {re.escape(named)}\n", told)
+    assert re.search(rf"durable release-key \w+ {re.escape(named)}, then durable rerun \w+ {re.escape(named)}\n", told)
+    told = cli("run", "flows:bad_once", "--key", "k", "--db", other, "--on-duplicate", "error").err
+    assert re.search(rf"durable retry \w+ --foreground {re.escape(named)}\n", told)
+    refused = cli("runs", "show", "nobody", "--db", other, "--json").document["error"]
+    assert refused["hint"].endswith(named)
+    cli("schedules", "add", "s", "@yearly", "flows:sync", "--db", other)
+    cli("schedules", "pause", "s", "--db", other)
+    assert f"    mend: durable schedules resume s {named}\n" in cli("doctor", "--db", other).out
+
+
+def test_help_is_hinted_without_a_database(cli, other):
+    """It is not in there."""
+    assert hint_of(cli("runs", "--db", other).err) == "durable runs --help"
