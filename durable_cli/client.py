@@ -182,11 +182,9 @@ class Durable(Timetable):
 
     def _explain(self, request: Request, *, execute: bool) -> Explanation:
         engine = self._engine
-        if not engine.path.exists():
-            reason = "a new run would start: there is no database yet"
-            return Explanation("create", reason, request.workflow, request.key)
-        return engine.database.read(
-            lambda tx: explaining.start(tx, request, now=engine.now(), alive=engine.alive, executing=execute)
+        return self._read_if_there(
+            lambda tx: explaining.start(tx, request, now=engine.now(), alive=engine.alive, executing=execute),
+            Explanation("create", "a new run would start: there is no database yet", request.workflow, request.key),
         )
 
     def _request(

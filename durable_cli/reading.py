@@ -14,7 +14,7 @@ from durable_cli import foreground, lookup
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
-from durable_cli.errors import InvalidConfig, UsageError
+from durable_cli.errors import DatabaseNotFound, InvalidConfig, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.lookup import KeyDetails
 from durable_cli.model import (
@@ -44,9 +44,9 @@ def default_path() -> Path:
     """`DURABLE_DB`, else `durable/durable.db` in `$XDG_DATA_HOME` or `~/.local/share`."""
     named = os.environ.get("DURABLE_DB")
     if named:
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "durable" / "durable.db"
+    return Path(os.path.expanduser(data)) / "durable" / "durable.db"
 
 
 _MOST_VALUE_BYTES = 16 << 20
@@ -267,14 +267,12 @@ class Reader:
         return self.run(foreground.follow(self._engine, self.run(run).id, timeout_ms=timeout_ms, stop=stop).id)
 
     def workflow(self, name: str) -> Workflow | None:
-        """What the file knows of a workflow."""
-        if not self.path.exists():
-            return None
-        return self._read(lambda tx: workflows.get(tx, name))
+        """What the file knows of a workflow; it is not made for that."""
+        return self._read_if_there(lambda tx: workflows.get(tx, name), None)
 
     def workflow_names(self) -> list[str]:
-        """The workflows that the file knows."""
-        return self._read(workflows.names)
+        """The workflows that the file knows; it is not made for that."""
+        return self._read_if_there(workflows.names, [])
 
     def workflows(self) -> list[WorkflowDetails]:
         """The workflows that the file knows, by name, with their policies, runs by status and schedules."""
@@ -325,6 +323,13 @@ class Reader:
 
     def _read(self, question: Callable[[Tx], T]) -> T:
         return self._engine.database.read(question)
+
+    def _read_if_there(self, question: Callable[[Tx], T], otherwise: T) -> T:
+        """The answer of the file; `otherwise` where there is none yet. A question makes no file."""
+        try:
+            return self._engine.database.read(question, create=False)
+        except DatabaseNotFound:
+            return otherwise
 
     def _seen_run(self, run: Run) -> Run:
         if run.owner is None:

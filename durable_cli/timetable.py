@@ -88,7 +88,7 @@ class Timetable(Changer):
         wanted = scheduling.wanted(spec, self._definition(workflow), input)
         if write:
             return scheduling.put(self._engine, wanted, default_zone=default_zone)
-        known = self._read(lambda tx: schedules.get(tx, name)) if self.path.exists() else None
+        known = self._read_if_there(lambda tx: schedules.get(tx, name), None)
         return scheduling.plan(known, wanted, default_zone)
 
     def schedules(self) -> list[Schedule]:

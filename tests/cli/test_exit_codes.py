@@ -388,6 +388,31 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(cli):
     assert before == (cli("runs", "list", "--json").document, cli("activity", "--json").document)
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("run", "nope", "-n"),
+        ("start", "nope", "-n"),
+        ("start", "nope", "-n", "--input-lines", "-"),
+        ("schedules", "add", "s", "@daily", "nope", "-n"),
+        ("keys", "eval", "nope", "--input", "1"),
+        ("run", "nope"),
+        ("start", "nope"),
+    ],
+)
+def test_a_name_that_nobody_knows_makes_no_database(cli, argv):
+    """Looking a name up is a question; where there is no file the answer is no."""
+    folder = cli.db.parent / "new"
+    assert cli(*argv, env={"DURABLE_DB": str(folder / "test.db")}).code == 3
+    assert not folder.exists()
+
+
+def test_a_home_that_nobody_has(cli):
+    """`~name` of a user who does not exist is a name like any other, and no bug of ours."""
+    assert cli("runs", "list", "--db", "~nobody-of-this-name/x.db").code == 3
+    assert cli("start", "flows:sync", "--app-dir", "~nobody-of-this-name").code == 2
+
+
 def test_if_older(cli):
     """Anacron of any grain: nothing while the last completed run is young."""
     assert cli("run", "flows:sync", "--key", "k", "--if-older", "1h").out == "2\n"
