@@ -35,6 +35,7 @@ from durable_cli.cli import (
 from durable_cli.cli.options import HELP_NAMES, Command, Group, as_usage_error
 from durable_cli.cli.session import Session
 from durable_cli.errors import UsageError
+from durable_cli.places import is_there
 
 HELP = """Run a job once per key, and each of its steps once.
 
@@ -119,7 +120,7 @@ def bare(
     if ctx.invoked_subcommand is not None:
         return 0
     place = session.place()
-    if not place.path.exists():
+    if not is_there(place.path):
         if session.out.json:
             session.out.document({"path": str(place.path), "exists": False})
         else:

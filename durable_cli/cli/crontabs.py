@@ -79,7 +79,7 @@ def _text(crontab: str) -> str:
         if crontab == "-":
             data = sys.stdin.buffer.read(_MAX_BYTES + 1)
         else:
-            with Path(crontab).expanduser().open("rb") as file:
+            with Path(os.path.expanduser(crontab)).open("rb") as file:
                 data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         hint = "crontab -l | durable schedules import -"

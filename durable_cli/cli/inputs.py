@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ def read_value(text: str, where: str, *, may_ask: bool) -> Any:
 
 def _read_file(name: str, where: str) -> bytes:
     try:
-        with Path(name).expanduser().open("rb") as file:
+        with Path(os.path.expanduser(name)).open("rb") as file:
             return _read(file, name)
     except OSError as error:
         raise UsageError(f"{where} @{name}: {error.strerror or error}") from None

@@ -6,6 +6,7 @@ the shell that cron calls, systemd's own splitting, launchd's XML.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -21,7 +22,7 @@ _NICKNAMES: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@
 def program() -> list[str]:
     """How this program is called from anywhere."""
     script = Path(sys.argv[0])
-    if script.name == "durable" and script.is_file():
+    if script.name == "durable" and os.path.isfile(script):
         return [str(script.absolute())]
     return [sys.executable, "-m", "durable_cli"]
 

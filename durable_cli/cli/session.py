@@ -16,6 +16,7 @@ from durable_cli.cli.options import COLORS, FORMATS, check_choice
 from durable_cli.cli.output import Output, rows_text
 from durable_cli.errors import DatabaseNotFound, UsageError
 from durable_cli.model import Run
+from durable_cli.places import is_there
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -97,7 +98,7 @@ class Session:
         (`named`): then DatabaseNotFound.
         """
         place = self.place()
-        if place.path.exists():
+        if is_there(place.path):
             return self._open(place.path, create=False)
         if named or place.source == "option":
             raise DatabaseNotFound(

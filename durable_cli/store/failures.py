@@ -98,7 +98,7 @@ def disk_full(path: Path) -> DiskFull:
 
 def read_only(path: Path) -> DatabaseReadOnly:
     """The file, or the directory that has to take the files beside it, cannot be written by us."""
-    if path.exists() and not allowed(path, os.W_OK):
+    if os.path.exists(path) and not allowed(path, os.W_OK):
         return DatabaseReadOnly(
             f"cannot write the database {path}", facts=_why(path), hint="run as its owner, or chmod u+w " + str(path)
         )
@@ -128,7 +128,7 @@ def cannot_open(path: Path, system_errno: int = 0) -> DurableError:
     try:
         about = os.stat(path)
     except FileNotFoundError:
-        if not folder.exists():
+        if not os.path.exists(folder):
             return DatabaseUnusable(
                 f"cannot open {path}: the directory {folder} does not exist", hint=f"mkdir -p {folder}"
             )

@@ -134,9 +134,9 @@ def _orphaned(path: Path, beside: list[str]) -> DatabaseUnusable:
 def _make(path: Path) -> None:
     folder = path.parent
     try:
-        if not folder.exists():
+        if not os.path.exists(folder):
             home = Path(os.path.realpath(os.path.expanduser("~")))
-            if home not in folder.parents and not folder.parent.exists():
+            if home not in folder.parents and not os.path.exists(folder.parent):
                 raise failures.cannot_open(path)
             _make_folders(folder)
         make_empty(path)
@@ -147,7 +147,7 @@ def _make(path: Path) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    if folder.exists():
+    if os.path.exists(folder):
         return
     _make_folders(folder.parent)
     try:
