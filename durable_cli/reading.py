@@ -14,7 +14,7 @@ from durable_cli import foreground, lookup
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
-from durable_cli.errors import DatabaseNotFound, InvalidConfig, UsageError
+from durable_cli.errors import DatabaseCorrupt, DatabaseNotFound, InvalidConfig, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.lookup import KeyDetails
 from durable_cli.model import (
@@ -28,7 +28,7 @@ from durable_cli.model import (
     Workflow,
 )
 from durable_cli.owners import Liveness
-from durable_cli.store import checks, history, logs, reports, runs, workflows
+from durable_cli.store import checks, failures, history, logs, reports, runs, workflows
 from durable_cli.store.database import Backup, Tx
 from durable_cli.values import MAX_VALUE_BYTES
 
@@ -308,7 +308,12 @@ class Reader:
 
     def check(self) -> list[str]:
         """What is wrong with the file: integrity, references, the invariants of keys. Empty: nothing."""
-        return self._read(checks.check)
+        try:
+            return self._read(checks.check)
+        except DatabaseCorrupt as error:  # it does not even open
+            if error.hint == failures.HOW_MUCH:
+                error.hint = failures.RESTORE
+            raise
 
     def backup(self, path: str | os.PathLike[str]) -> Backup:
         """Copy the file, as it is at this moment, to a new file, 0600 and on disk when this returns.

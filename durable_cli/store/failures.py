@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -29,6 +30,10 @@ from durable_cli.errors import (
 
 _NO_SPACE = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
 _FULL_BELOW = 1 << 20  # bytes; with less than this left a failure to create a file is a full disk
+
+
+RESTORE: Final = "restore the last backup, with all durable processes stopped"
+HOW_MUCH: Final = f"durable db check   # how much of it; then {RESTORE}"
 
 
 def translate(error: apsw.Error, path: Path, system_errno: int = 0) -> DurableError:
@@ -205,5 +210,5 @@ def _nearest(folder: Path) -> Path:
 def _corrupt(path: Path, error: apsw.Error) -> DatabaseCorrupt:
     return DatabaseCorrupt(
         f"the database {path} is damaged: {error}",
-        hint="durable db check says how much; restore the last backup with all durable processes stopped",
+        hint=HOW_MUCH,
     )

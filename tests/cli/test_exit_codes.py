@@ -520,6 +520,18 @@ def test_db_check(cli):
     assert cli("db", "check", "--db", str(other)).code == 78
 
 
+def test_a_damaged_database_that_does_not_open(cli):
+    """Others are told that `db check` says more; it does not send anybody to itself."""
+    cli("run", "flows:sync")
+    with cli.db.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 3000)
+    listed, checked = cli("runs", "list"), cli("db", "check")
+    assert (listed.code, checked.code) == (78, 78)
+    assert "hint: durable db check   # how much" in listed.err
+    assert checked.err.splitlines()[-1] == "hint: restore the last backup, with all durable processes stopped"
+
+
 def test_notify_calls_the_notifier_without_user_text(cli):
     """A desktop notification: argv, no shell, workflow and status only."""
     tools = cli.dir / "bin"
