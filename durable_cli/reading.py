@@ -28,8 +28,9 @@ from durable_cli.model import (
     Workflow,
 )
 from durable_cli.owners import Liveness
-from durable_cli.store import checks, failures, history, logs, reports, runs, workflows
+from durable_cli.store import checks, events, failures, history, logs, reports, runs, workflows
 from durable_cli.store.database import Backup, Tx
+from durable_cli.store.events import Event
 from durable_cli.values import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
@@ -165,6 +166,10 @@ class Reader:
         waiting = {run.row_id: run.id for run in found if run.status is Status.WAITING}
         steps = self._read(lambda tx: history.waiting_of(tx, list(waiting)))
         return {waiting[row]: of_run for row, of_run in steps.items()}
+
+    def events(self, run_id: str) -> list[Event]:
+        """The events and answers that were sent to a run, oldest first; those too that it has not got. Raises RunNotFound."""
+        return self._read(lambda tx: events.of_run(tx, lookup.run(tx, run_id).row_id))
 
     def keys(self, *, workflow: str | None = None, held: bool = False, stuck: Duration | None = None) -> list[Key]:
         """Every key that has runs. `held`: only those with a holder; `stuck`: only unfinished holders older

@@ -21,6 +21,7 @@ from durable_cli.model import Run, Status, Step, StepStatus
 if TYPE_CHECKING:
     from durable_cli.client import Durable
     from durable_cli.lookup import KeyDetails
+    from durable_cli.store.events import Event
 
 RunArgument = Annotated[
     str | None,
@@ -128,12 +129,17 @@ def show(ctx: typer.Context, run: RunArgument = None, key: RunKey = None, workfl
     client = session.existing()
     found = session.run(client, run, key, workflow)
     view = None if found.key is None else client.key(found.workflow, found.key)
-    document = {**render.run_document(found), "key_view": None if view is None else keyview.document(view)}
-    session.one(document, lambda: _show(session, found, view), id_field="id")
+    events = client.events(found.id)
+    document = {
+        **render.run_document(found),
+        "events": [render.event_document(event) for event in events],
+        "key_view": None if view is None else keyview.document(view),
+    }
+    session.one(document, lambda: _show(session, found, view, events), id_field="id")
     return 0
 
 
-def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
+def _show(session: Session, run: Run, view: KeyDetails | None, events: Sequence[Event]) -> None:
     now, shown = session.now(), session.shown
     word = render.status_word(str(run.status), ascii_only=session.out.ascii_only)
     lines = [f"run        {run.id}", f"workflow   {run.workflow}", f"status     {word}"]
@@ -158,6 +164,7 @@ def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
         waits = f"  {shown(render.waits_for(step))}" if step.status is StepStatus.WAITING else ""
         name = shown(stepnames.label(step, run.steps or (), ascii_only=session.out.ascii_only))
         lines.append(f"  {step.seq:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
+    lines += [_event_line(session, event) for event in events]
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
         lines += [f"           {shown(line)}" for line in stepnames.failed_undos(run)]
@@ -165,6 +172,14 @@ def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
     if view is not None:
         lines += keyview.run_lines(session, view)
     session.out.answer("\n".join(lines))
+
+
+def _event_line(session: Session, event: Event) -> str:
+    what = "answer" if event.kind == "input" else "event"
+    payload = render.clip(render.compact(render.value(event.payload)), 200, ascii_only=session.out.ascii_only)
+    came = render.age(event.created_at, session.now())
+    state = "received" if event.received else "kept, not received"
+    return f"{what:<10} {session.shown(event.name)}  {session.shown(payload)}  {state}  ({came})"
 
 
 def wait(
