@@ -13,7 +13,7 @@ import traceback
 from typing import Final
 
 from durable_cli.cli.output import Output
-from durable_cli.errors import DurableError, InternalError
+from durable_cli.errors import DurableError, InternalError, KeyTaken
 from durable_cli.render import Document, safe
 
 MAX_FACTS: Final = 3
@@ -48,6 +48,8 @@ def _tell(error: DurableError, out: Output) -> None:
     out.say(f"{out.styled('error:', '1;31')} {shown(first)}")
     for line in rest:
         out.say(f"  {shown(line)}")
+    if out.quiet and type(error) is KeyTaken:
+        return  # what cron mails of it each time is one line: it names the holder, and nothing is broken
     for fact in error.facts[:MAX_FACTS]:
         for line in out.command(fact).split("\n"):
             out.say(f"  {shown(line)}")

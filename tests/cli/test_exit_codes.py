@@ -224,6 +224,30 @@ def test_a_key_kept_by_a_run_that_did_not_complete(cli):
     assert cli("runs", "list", "--format", "ids").out == started.out
 
 
+@pytest.mark.parametrize("verb", [("run", "flows:bad_once"), ("start", "flows:bad_once")])
+def test_quiet_says_of_a_taken_key_one_line(cli, verb):
+    """`error` met: who has the key, and no advice that cron would mail every minute; without -q there is some."""
+    cli("run", "flows:bad_once", "--key", "k")
+    asked = (*verb, "--key", "k", "--on-duplicate", "error")
+    result = cli(*asked, "-q")
+    assert (result.code, result.out, len(result.err.splitlines())) == (6, "", 1)
+    assert "is kept by run" in result.err
+    assert len(cli(*asked).err.splitlines()) == 3
+    assert cli(*asked, "-q", "--json").document["error"]["hint"].startswith("durable release-key ")
+
+
+def test_quiet_says_of_a_key_that_a_command_holds_one_line(cli, wait_for):
+    """So too for exec, while the holder goes on."""
+    holding = cli.process("exec", "--key", "k", "--", "sleep", "30")
+    try:
+        wait_for(lambda: cli("keys", "list", "--held", "--format", "ids").out != "")
+        result = cli("-q", "exec", "--name", "sleep", "--key", "k", "--on-duplicate", "error", "--", "true")
+        assert (result.code, result.out, len(result.err.splitlines())) == (75, "", 1)
+    finally:
+        holding.terminate()
+        holding.communicate()
+
+
 def test_a_failed_holder_lets_a_new_start_in(cli):
     """B06: after_close, H failed, the next start is a new run; after_failure, H completed, names it and its status."""
     first = cli("run", "flows:bad", "--key", "k", "--json").document["run_id"]
