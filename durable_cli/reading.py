@@ -293,7 +293,7 @@ class Reader:
 
     def last_completed_at(self, workflow: str, key: str | None) -> int | None:
         """When the last completed run of a workflow with this key (or without one) ended, ms UTC."""
-        return self._read(lambda tx: runs.last_completed_at(tx, workflow, key))
+        return self._read_if_there(lambda tx: runs.last_completed_at(tx, workflow, key), None)
 
     def on(self, event: str, callback: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
         """Call `callback(event, fields)` in this process after each commit of such an event; what is returned ends it.

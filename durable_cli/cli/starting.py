@@ -203,12 +203,10 @@ def run(
     definition = call.load(session, client)
     call.check(definition, value)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
+    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms, session)):
+        return tell_recent(session, recent, dry_run=dry_run)
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms, session)):
-        session.one(recent_document(recent), lambda: None, id_field="run_id")
-        session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
-        return 0
     try:
         execution, number = execute(
             session,
@@ -358,9 +356,16 @@ def recently_completed(client: Durable, workflow: str, key: str | None, older_ms
     return next((run for run in runs if run.key == key and run.finished_at == at), None)
 
 
-def recent_document(run: Run) -> render.Document:
-    """The document of a call that did nothing, since that run completed not long ago."""
-    return {**start_document(run, None), "outcome": str(Outcome.EXISTING)}
+def tell_recent(session: Session, run: Run, *, dry_run: bool) -> int:
+    """The answer of a call that does nothing (`--if-older`), since that run completed not long ago. Always 0."""
+    said = f"nothing to do: run {run.id} completed {render.age(run.finished_at, session.now())}"
+    if dry_run:
+        from durable_cli.explaining import Explanation
+
+        return tell_explanation(session, Explanation("nothing", f"{said} (--if-older)", run.workflow, run.key))
+    session.one({**start_document(run, None), "outcome": str(Outcome.EXISTING)}, lambda: None, id_field="run_id")
+    session.out.note(said)
+    return 0
 
 
 def _flags(

@@ -448,6 +448,23 @@ def test_if_older(cli):
     assert len(cli("runs", "list", "--json").document) == 3
 
 
+@pytest.mark.parametrize("call", [("run", "flows:sync", "--key", "k"), ("exec", "--key", "k")])
+def test_a_dry_run_knows_if_older(cli, call):
+    """It says what the call would do: nothing, while the last completed run is young. Without a file it makes none."""
+
+    def dry(older):
+        command = ("--", "true") if call[0] == "exec" else ()
+        return cli(*call, "--if-older", older, "-n", "--json", *command)
+
+    assert dry("1d").document["action"] == "create"
+    assert not cli.db.exists()
+    cli(*call, *(("--", "true") if call[0] == "exec" else ()))
+    found = dry("1d").document
+    assert (found["action"], found["key"]) == ("nothing", "k")
+    assert "nothing to do: run " in found["reason"]
+    assert dry("0s").document["action"] == "create"
+
+
 def test_max_wait_leaves_a_run_that_rests_longer(cli):
     """Exit 8; the run stays, and the last line says how to go on."""
     result = cli("run", "flows:flaky", "--key", "k", "--max-wait", "1s", "-q")
