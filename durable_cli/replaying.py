@@ -22,7 +22,7 @@ def refuse_again(found: Replayable) -> None:
         raise AlreadyReplayed(
             f"the newest dropped input of key {row.key!r} was started again before, in run {found.replayed_as}",
             run_id=found.replayed_as,
-            hint=f"durable keys replay {shlex.quote(row.key or '')} {row.id}  (starts it once more)",
+            hint=f"durable keys replay {shlex.quote(row.key or '')} {row.id}   # starts it once more",
         )
 
 

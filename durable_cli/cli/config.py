@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -109,7 +110,7 @@ def _not_by_sudo(place: Place, env: dict[str, str]) -> Place:
     if owner != 0:
         raise DatabaseUnusable(
             f"{place.path} belongs to user {_user(owner)}, and this is root",
-            hint=f"run it without sudo, or name the file: --db {place.path}",
+            hint=f"run it without sudo, or name the file: --db {shlex.quote(str(place.path))}",
         )
     return place
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -104,7 +106,9 @@ def _surroundings(session: Session, place: settings.Place) -> Iterator[Finding]:
     if cached and not os.path.exists(cached):
         folder = os.path.dirname(durable_cli.__file__)
         message = f"Python keeps no compiled code of durable in {folder}: each call compiles it anew"
-        yield Finding("environment", "note", message, f"python -m compileall -q {folder}")
+        yield Finding(
+            "environment", "note", message, f"{shlex.quote(sys.executable)} -m compileall -q {shlex.quote(folder)}"
+        )
 
 
 def _under_cron(session: Session, place: settings.Place) -> str | None:

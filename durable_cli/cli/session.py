@@ -103,7 +103,7 @@ class Session:
         if named or place.source == "option":
             raise DatabaseNotFound(
                 f"there is no database at {place.path}",
-                hint="durable db path  (tells which file is used; --db names one)",
+                hint="durable db path   # tells which file is used; --db names one",
             )
         self.out.note(f"no database yet: {render.safe(str(place.path))}")
         return None

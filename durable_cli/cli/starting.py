@@ -20,7 +20,7 @@ from durable_cli.cli.executing import (
     tell_existing,
 )
 from durable_cli.cli.inputs import NOT_BY_PARAMS, apply_params, read_input, refuse_unknown
-from durable_cli.cli.options import check_choice, check_duration
+from durable_cli.cli.options import check_choice, check_duration, meant_of_target
 from durable_cli.cli.session import Session
 from durable_cli.core.fields import known_fields
 from durable_cli.core.policies import parse_timeout
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from durable_cli.definition import Definition
 
 TARGET_HELP = "module:workflow, path/to/file.py:workflow, or the name of a workflow that the database knows."
-_NOT_TARGETS = ("list", "ls", "show", "wait")
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP, show_default=False)]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="One run at a time holds this key.")]
@@ -102,8 +101,7 @@ class Call:
         try:
             return load_target(self.target, app_dir=app_dir, known=client.workflow, names=client.workflow_names)
         except NotFound as error:
-            if self.target in _NOT_TARGETS:
-                error.hint = f"did you mean: durable runs {self.target}"
+            error.hint = meant_of_target(self.target) or error.hint
             raise
 
     def argv(self, session: Session) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def refuse(target: Path, source: Path) -> Path:
     if str(place) in {f"{source}{suffix}" for suffix in _RESERVED}:
         raise UsageError(f"{place} belongs to the database that is to be backed up", hint="name another file")
     if not os.path.isdir(folder):
-        raise NotFound(f"there is no directory {folder}", hint=f"mkdir -p {folder}")
+        raise NotFound(f"there is no directory {folder}", hint=f"mkdir -p {shlex.quote(str(folder))}")
     if target.name in ("", "..") or os.path.isdir(place):
         raise UsageError(f"{place} is a directory; name the file that the backup is to be")
     if os.path.lexists(place):
@@ -103,7 +104,7 @@ def _check(part: Path, vfs: str | None) -> None:
         reader.close()
     if found != ["ok"]:
         raise DatabaseCorrupt(
-            f"the copy is damaged, and was thrown away: {found[0]}", hint="durable db check  (is the database sound?)"
+            f"the copy is damaged, and was thrown away: {found[0]}", hint="durable db check   # is the database sound?"
         )
 
 

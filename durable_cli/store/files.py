@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def _refuse_strangers(path: Path, about: os.stat_result) -> None:
             raise DatabaseUnusable(
                 f"others may write {place} (mode {stat.S_IMODE(found.st_mode):04o}), so they could make durable run"
                 " their code",
-                hint=f"chmod go-w {place}",
+                hint=f"chmod go-w {shlex.quote(str(place))}",
             )
 
 
@@ -127,7 +128,7 @@ def _orphaned(path: Path, beside: list[str]) -> DatabaseUnusable:
     return DatabaseUnusable(
         f"there is no database {path}, but {' and '.join(beside)} of one that was moved or deleted",
         facts=("the last commits of that database are in its -wal file; a process may still have it open",),
-        hint=f"stop all durable processes, then bring the database back, or remove {' '.join(beside)} to begin anew",
+        hint=f"stop all durable processes, then bring the database back, or remove {shlex.join(beside)} to begin anew",
     )
 
 

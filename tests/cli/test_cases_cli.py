@@ -273,6 +273,17 @@ def test_a_directory_that_may_not_be_entered(cli: Any, as_nobody: Any) -> None:
 
 
 @root_only
+def test_a_directory_that_cannot_be_made_names_the_one_that_bars_it(cli: Any, as_nobody: Any) -> None:
+    """The advice is about a directory that is there, and as a shell takes it."""
+    closed = cli.dir / "read only"
+    closed.mkdir(mode=0o755)
+    code, _, err = as_nobody("start", "flows:quiet", "--db", str(closed / "sub" / "x.db"))
+    assert code == 78
+    assert f"cannot write in the directory {closed}, to make the directory {closed}/sub there" in err
+    assert err.endswith(f"hint: run as its owner, or chmod u+w '{closed}'\n")
+
+
+@root_only
 def test_a_look_by_root_locks_nobody_out(cli: Any, as_nobody: Any) -> None:
     """L07: root reads (and starts), with the owner's processes gone; the owner goes on, and all files are its own."""
     assert as_nobody("start", "flows:quiet", "--key", "a")[0] == 0

@@ -50,3 +50,31 @@ def test_every_command_that_is_told_names_the_database(cli, other):
 def test_help_is_hinted_without_a_database(cli, other):
     """It is not in there."""
     assert hint_of(cli("runs", "--db", other).err) == "durable runs --help"
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (("runz", "list"), "durable runs"),
+        (("keyz", "log", "k"), "durable keys"),
+        (("ls",), "durable runs ls or durable keys ls or durable workflows ls or durable schedules ls"),
+        (("run", "show", "last"), "durable runs show"),
+        (("run", "logs", "last"), "durable runs logs"),
+        (("run", "logs"), "durable runs logs"),
+        (("key", "cancel"), "durable cancel"),
+        (("runz",), "durable run"),
+    ],
+)
+def test_what_was_meant(shared_cli, argv, meant):
+    """The very word where it is a command, else the nearest one that what follows goes with."""
+    result = shared_cli(*argv)
+    assert (result.code in (2, 3), hint_of(result.err)) == (True, meant)
+
+
+def test_remarks_do_not_hinder_pasting(cli, tmp_path):
+    """What is said of a command stands behind a #; paths are as a shell takes them."""
+    missing = cli("runs", "show", "last", "--db", str(tmp_path / "none.db"))
+    assert re.search(r"^hint: durable db path   # ", missing.err, re.M)
+    folder = tmp_path / "a b"
+    made = cli("start", "flows:quiet", "--db", str(folder / "c d" / "x.db"))
+    assert hint_of(made.err) == f"mkdir -p '{folder}/c d'"
