@@ -76,7 +76,7 @@ def _of_one_workflow(tx: Tx, key: str, workflow: str | None) -> tuple[str, list[
         return runs[0].workflow, runs
     names = sorted({row.workflow for row in reports.activity(tx, workflow=workflow, key=key)})
     if not names:
-        raise KeyNotFound(f"nothing is known of the key {key!r}", hint="durable keys list")
+        raise KeyNotFound(f"nothing is known of the key {key!r}", hint=lookup.meant_key(tx, key, workflow))
     if len(names) > 1:
         raise AmbiguousRun(
             f"{len(names)} workflows had the key {key!r}", candidates=tuple(names), hint=f"add --workflow {names[0]}"

@@ -59,7 +59,6 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS = {
     "cli.starting.run": "its parameters are the options of `durable run`, with their help",
-    "cli.commands.execute_command": "its parameters are the options of `durable exec`, with their help",
 }
 EVALUATES = {
     "values.resolve": "an annotation written as text is resolved as typing.get_type_hints does: the user's own code",

@@ -78,3 +78,18 @@ def test_remarks_do_not_hinder_pasting(cli, tmp_path):
     folder = tmp_path / "a b"
     made = cli("start", "flows:quiet", "--db", str(folder / "c d" / "x.db"))
     assert hint_of(made.err) == f"mkdir -p '{folder}/c d'"
+
+
+def test_a_key_or_a_run_with_a_slip_in_it(cli):
+    """The nearest of the newest is told, of the workflow that was named; nothing like it: the list."""
+    for key in ("article:42", "it's; 7"):
+        cli("start", "flows:quiet", "--key", key)
+    cli("start", "flows:sync", "--key", "article:44")
+    for argv in (("runs", "show", "--key"), ("keys", "show"), ("keys", "log"), ("wait", "--key")):
+        assert hint_of(cli(*argv, "article:42x", "--workflow", "quiet").err) == "did you mean article:42?"
+        assert hint_of(cli(*argv, "its; 7").err) == """did you mean 'it'"'"'s; 7'?"""
+        assert hint_of(cli(*argv, "else").err) == "durable keys list"
+    run_id = cli("runs", "list", "--format", "ids").out.split()[0]
+    wrong = ("z" if run_id[0] != "z" else "y") + run_id[1:]
+    assert hint_of(cli("runs", "show", wrong).err) == f"did you mean {run_id}?"
+    assert hint_of(cli("runs", "show", "nonesuch").err) == "durable runs list"
