@@ -1,10 +1,12 @@
-"""Tracebacks of users' code: they begin in the user's file and never show local variables."""
+"""Tracebacks of users' code: without our frames, and never with local variables."""
 
 from __future__ import annotations
 
 import os
 import traceback
 from types import TracebackType
+
+from durable_cli.errors import DurableError
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LONGEST = 8192
@@ -13,9 +15,16 @@ _LONGEST = 8192
 def user_traceback(error: BaseException) -> str:
     """The traceback of `error` from the first frame that is not durable's, at most 8 KiB (the end is kept)."""
     where = _first_user_frame(error.__traceback__)
-    lines = traceback.TracebackException(type(error), error, where, capture_locals=False).format()
-    text = "".join(lines)
+    told = traceback.TracebackException(type(error), error, where, capture_locals=False)
+    if isinstance(error, DurableError) or not (told.stack and told.stack[-1].filename.startswith(_OURS)):
+        told.stack[:] = [one for one in told.stack if not one.filename.startswith(_OURS)]  # else it may be our bug
+    text = "".join(told.format())
     return text if len(text) <= _LONGEST else "...\n" + text[-_LONGEST:]
+
+
+def calls_us_wrongly(error: BaseException) -> bool:
+    """Was this raised by what a line of the user's called, so that the line is to be shown?"""
+    return _first_user_frame(error.__traceback__) is not None
 
 
 def _first_user_frame(frame: TracebackType | None) -> TracebackType | None:
