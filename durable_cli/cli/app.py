@@ -115,7 +115,10 @@ def bare(
     """Called for every command; does something only where none was named."""
     session: Session = ctx.obj
     if version:
-        session.out.answer(f"durable {__version__}")
+        if session.out.json:
+            session.out.document({"version": __version__})
+        else:
+            session.out.answer(f"durable {__version__}")
         raise typer.Exit(0)
     if ctx.invoked_subcommand is not None:
         return 0

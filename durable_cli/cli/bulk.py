@@ -20,7 +20,7 @@ from durable_cli import render
 from durable_cli.cli import errors, moments
 from durable_cli.cli.inputs import parse_json
 from durable_cli.cli.session import Session
-from durable_cli.errors import DurableError, InvalidInput, UsageError
+from durable_cli.errors import DurableError, InvalidInput, NotFound, UsageError
 from durable_cli.model import StartResult
 from durable_cli.producing import ITEM_OPTIONS
 
@@ -57,7 +57,7 @@ class Defaults:
 
 
 def open_lines(source: str, *, may_ask: bool) -> int:
-    """The descriptor of `-` or `@FILE`. Raises UsageError."""
+    """The descriptor of `-` or `@FILE`. Raises UsageError, NotFound."""
     if source == "-":
         if sys.stdin is None or sys.stdin.closed:
             raise UsageError("--input-lines - reads the standard input, which is closed")
@@ -68,6 +68,8 @@ def open_lines(source: str, *, may_ask: bool) -> int:
         raise UsageError("--input-lines takes - (the standard input) or @FILE", hint=f"--input-lines @{source}")
     try:
         return os.open(os.path.expanduser(source[1:]), os.O_RDONLY)
+    except FileNotFoundError:
+        raise NotFound(f"--input-lines {source}: there is no such file") from None
     except OSError as error:
         raise UsageError(f"--input-lines {source}: {error.strerror or error}") from None
 

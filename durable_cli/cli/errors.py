@@ -13,7 +13,7 @@ import traceback
 from typing import Final
 
 from durable_cli.cli.output import Output
-from durable_cli.errors import DurableError, InternalError, KeyTaken
+from durable_cli.errors import DiskFull, DurableError, InternalError, KeyTaken
 from durable_cli.render import Document, safe
 
 MAX_FACTS: Final = 3
@@ -26,7 +26,7 @@ def report(error: BaseException, out: Output) -> int:
     known = error if isinstance(error, DurableError) else _unexpected(error)
     if out.json and not out.answered:
         out.document({"error": error_document(known, out)})
-    elif not out.json or out.verbose or isinstance(known, InternalError):
+    elif not out.json or out.verbose or isinstance(known, (InternalError, DiskFull)):  # the answer is not out
         _tell(known, out)
     if out.verbose and known is not error:
         for line in "".join(traceback.format_exception(error)).splitlines():
@@ -60,7 +60,7 @@ def _tell(error: DurableError, out: Output) -> None:
 def _unexpected(error: BaseException) -> DurableError:
     """Our own bug as an error with one line to report; a full disk under stdout is none."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DurableError(f"cannot write the answer: {error.strerror}")
+        return DiskFull(f"cannot write the answer: {error.strerror}")
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     return InternalError(

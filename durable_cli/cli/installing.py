@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from durable_cli.cli import moments
 from durable_cli.errors import UsageError
 
 _NICKNAMES: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually", "@reboot")
@@ -35,6 +36,8 @@ def crontab(expression: str, argv: Sequence[str]) -> str:
             f"--print-crontab takes five fields or a nickname, not {expression!r}",
             hint="--print-crontab '*/5 * * * *', or --print-crontab @hourly",
         )
+    if fields != ["@reboot"]:
+        moments.check(" ".join(fields), None)
     _one_line(argv, "a crontab line")
     return f"{' '.join(fields)} {shlex.join(argv)}".replace("%", "\\%")
 

@@ -185,7 +185,11 @@ class _Shared(_click.Command):
 
     def parse_args(self, ctx: _click.Context, args: list[str]) -> list[str]:
         ctx.meta["durable.gathered"] = {}
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except ParseError as error:
+            error.ctx = error.ctx or ctx  # an option without its value does not say whose it is
+            raise
         if not ctx.resilient_parsing:
             session: Session = ctx.obj
             session.take(ctx.meta["durable.gathered"])

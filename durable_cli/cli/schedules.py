@@ -380,7 +380,7 @@ def sync(
     def human() -> None:
         said = {**document, "failed": []}
         lines = [f"{change}: {', '.join(names)}" for change, names in said.items() if names]
-        if not session.out.quiet:
+        if not session.out.quiet and (lines or not done.failed):
             session.out.answer("\n".join(lines) or "no schedules there")
 
     session.one(document, human, id_field="added")

@@ -198,6 +198,12 @@ class Session:
             human()
         elif form in ("json", "jsonl"):
             self.out.document(document)
+        elif form == "ids" and isinstance(document[id_field], dict | bool):
+            raise UsageError("--format ids: this answer has no ids")
+        elif form == "ids" and isinstance(document[id_field], list):
+            self.out.answer(
+                rows_text(form, [{id_field: one} for one in document[id_field]], [], header=False, id_field=id_field)
+            )
         else:
             self.out.answer(rows_text(form, [document], list(document), header=False, id_field=id_field))
 
