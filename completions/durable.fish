@@ -3,6 +3,7 @@ function __durable_complete
     set -l words (commandline -opc)
     set -l program $words[1]
     set -e words[1]
-    command $program __complete fish $words (commandline -ct | string collect --allow-empty) 2>/dev/null
+    set -l token (commandline -ct)
+    command $program __complete fish $words "$token" 2>/dev/null
 end
 complete -c durable -f -a '(__durable_complete)'

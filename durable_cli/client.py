@@ -14,7 +14,7 @@ from durable_cli.core.keys import check_run_id
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET, Definition, refuse_start_options
-from durable_cli.errors import FILE_ERRORS, DurableError
+from durable_cli.errors import FILE_ERRORS, DatabaseNotFound, DurableError
 from durable_cli.execution import Progress
 from durable_cli.explaining import Explanation
 from durable_cli.foreground import Execution, Watch
@@ -195,8 +195,6 @@ class Durable(Timetable):
 
     def _explain(self, definition: Definition, request: Request, *, execute: bool) -> Explanation:
         engine = self._engine
-        if not engine.path.exists():
-            return explaining.without_file(request, now=engine.now())
 
         def attempt(request: Request) -> Explanation:
             def start(tx: Tx, me: int) -> Explanation:
@@ -205,7 +203,10 @@ class Durable(Timetable):
 
             return engine.rehearse(start)
 
-        return merging(definition, request, attempt)
+        try:
+            return merging(definition, request, attempt)
+        except DatabaseNotFound:
+            return explaining.without_file(request, now=engine.now())
 
     def _request(
         self,

@@ -21,7 +21,7 @@ from durable_cli.engine import Engine
 from durable_cli.errors import FILE_ERRORS, DatabaseCorrupt, DurableError, UnsafeCode
 from durable_cli.firing import rule_of
 from durable_cli.model import Key, Run, Schedule, Workflow
-from durable_cli.places import COMMANDS, check_safe
+from durable_cli.places import COMMANDS, check_safe, is_there
 from durable_cli.store import checks, failures, filesystem, health, library, runs, schedules, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Tx
@@ -88,7 +88,7 @@ def examine(engine: Engine) -> Diagnosis:
 def left_behind(path: Path) -> Iterator[Finding]:
     """A log without its database: whatever is put there next would be written over by it."""
     beside = [f"{path}{suffix}" for suffix in ("-wal", "-shm") if os.path.exists(f"{path}{suffix}")]
-    if beside and not path.exists():
+    if beside and not is_there(path):
         yield Finding(
             "file",
             "error",
@@ -233,7 +233,7 @@ def _keys(seen: _Seen) -> Iterator[Finding]:
             "keys",
             "warning",
             f"run {run.id} has held the key {run.key!r} of {run.workflow} for {held}, longer than its max_hold",
-            f"durable runs show {run.id}   # durable cancel {run.id} frees the key",
+            f"durable runs show {run.id}   # to free the key: durable cancel {run.id}",
         )
     idle = {run.id for run in (*seen.orphans, *seen.late)}
     for key in seen.keys:

@@ -287,7 +287,9 @@ class Engine:
 
     def rehearse(self, operation: Callable[[Tx, int], T]) -> T:
         """What `operation` returns, having written as an owner does; then all of it is rolled back. Nobody is told, and
-        this process becomes no owner by it: nobody ever sees the row, so it needs no lock."""
+        this process becomes no owner by it: nobody ever sees the row, so it needs no lock. No file is made for it
+        (DatabaseNotFound)."""
+        self.database.read(lambda tx: None, create=False)
 
         def write(tx: Tx) -> None:
             mine = self._owner is not None and self._owner[0] == os.getpid()

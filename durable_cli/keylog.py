@@ -78,7 +78,7 @@ def _workflow_of(tx: Tx, key: str, workflow: str | None) -> str:
         return name
     names = [one for one in activity_rows.workflows_of_key(tx, key) if workflow in (None, one)]
     if not names:
-        raise KeyNotFound(f"nothing is known of the key {key!r}", hint="durable keys list")
+        raise KeyNotFound(f"nothing is known of the key {key!r}", hint=lookup.meant_key(tx, key, workflow))
     if len(names) > 1:
         raise AmbiguousRun(
             f"{len(names)} workflows had the key {key!r}", candidates=tuple(names), hint=f"add --workflow {names[0]}"

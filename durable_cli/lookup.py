@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
@@ -13,6 +14,8 @@ from durable_cli.store import runs as run_rows
 from durable_cli.store.database import Tx
 
 _SHORTEST_PREFIX = 3
+_LOOKED_AT = 1000
+"""How many of the newest runs are compared with a name that nobody knows."""
 
 
 def run(tx: Tx, name: str) -> Run:
@@ -37,7 +40,8 @@ def _resolve(tx: Tx, name: str) -> str:
         raise RunNotFound(f"no run {name!r}; a prefix of an id has three letters or more")
     candidates = run_rows.by_prefix(tx, name, 10)
     if not candidates:
-        raise RunNotFound(f"no run {name!r}", hint="durable runs list")
+        near = _nearest(name, run_rows.newest_ids(tx, _LOOKED_AT))
+        raise RunNotFound(f"no run {name!r}", hint=f"did you mean {near}?" if near else "durable runs list")
     if len(candidates) > 1:
         raise AmbiguousRun(f"{name!r} fits more than one run", candidates=tuple(candidates))
     return candidates[0]
@@ -71,13 +75,26 @@ def by_key(tx: Tx, key: str, workflow: str | None) -> Run:
     """As `by_key_or_none`; raises KeyNotFound."""
     found = by_key_or_none(tx, key, workflow)
     if found is None:
-        raise _key_not_found(key, workflow)
+        raise _key_not_found(tx, key, workflow)
     return found
 
 
-def _key_not_found(key: str, workflow: str | None) -> KeyNotFound:
+def _key_not_found(tx: Tx, key: str, workflow: str | None) -> KeyNotFound:
     where = f" of workflow {workflow!r}" if workflow is not None else ""
-    return KeyNotFound(f"no run{where} has the key {key!r}", hint="durable keys list")
+    return KeyNotFound(f"no run{where} has the key {key!r}", hint=meant_key(tx, key, workflow))
+
+
+def meant_key(tx: Tx, key: str, workflow: str | None) -> str:
+    """The hint where nobody knows a key: one like it, or the list of all."""
+    near = _nearest(key, run_rows.newest_keys(tx, workflow, _LOOKED_AT))
+    return f"did you mean {shlex.quote(near)}?" if near is not None else "durable keys list"
+
+
+def _nearest(wanted: str, known: list[str]) -> str | None:
+    """What differs from it by a slip of the fingers, if anything does."""
+    import difflib  # late: most calls find what they name
+
+    return next(iter(difflib.get_close_matches(wanted, known, 1, cutoff=0.8)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +119,7 @@ def key_details(tx: Tx, key: str, workflow: str | None, *, now: int, alive: Call
     """Everything about a key. Raises KeyNotFound, AmbiguousRun."""
     name = workflow_of(tx, key, workflow)
     if name is None:
-        raise _key_not_found(key, workflow)
+        raise _key_not_found(tx, key, workflow)
     found = run_rows.of_key(tx, key, name)
     rows = reports.keys(tx, now=now, workflow=name, key=key)
     seen = _key(rows[0], alive)

@@ -52,6 +52,17 @@ def same_place(a: Location, b: Location) -> bool:
     return (a.file, a.qualname) == (b.file, b.qualname)
 
 
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Is something under this path? Yes too where we may not look: whoever opens it is told why he cannot."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def package_root(file: str) -> str:
     """The directory that has to be on `sys.path` for a file: the first one upwards that is no package."""
     folder = os.path.dirname(os.path.abspath(file))

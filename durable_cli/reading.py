@@ -14,7 +14,7 @@ from durable_cli import foreground, lookup
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import Definition, WorkflowFunction
 from durable_cli.engine import Engine
-from durable_cli.errors import InvalidConfig, UsageError
+from durable_cli.errors import DatabaseCorrupt, DatabaseNotFound, InvalidConfig, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.lookup import KeyDetails
 from durable_cli.model import (
@@ -28,8 +28,9 @@ from durable_cli.model import (
     Workflow,
 )
 from durable_cli.owners import Liveness
-from durable_cli.store import checks, history, logs, reports, runs, workflows
+from durable_cli.store import checks, events, failures, history, logs, reports, runs, workflows
 from durable_cli.store.database import Backup, Tx
+from durable_cli.store.events import Event
 from durable_cli.values import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def default_path() -> Path:
     """`DURABLE_DB`, else `durable/durable.db` in `$XDG_DATA_HOME` or `~/.local/share`."""
     named = os.environ.get("DURABLE_DB")
     if named:
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "durable" / "durable.db"
+    return Path(os.path.expanduser(data)) / "durable" / "durable.db"
 
 
 _MOST_VALUE_BYTES = 16 << 20
@@ -166,6 +167,10 @@ class Reader:
         steps = self._read(lambda tx: history.waiting_of(tx, list(waiting)))
         return {waiting[row]: of_run for row, of_run in steps.items()}
 
+    def events(self, run_id: str) -> list[Event]:
+        """The events and answers that were sent to a run, oldest first; those too that it has not got. Raises RunNotFound."""
+        return self._read(lambda tx: events.of_run(tx, lookup.run(tx, run_id).row_id))
+
     def keys(self, *, workflow: str | None = None, held: bool = False, stuck: Duration | None = None) -> list[Key]:
         """Every key that has runs. `held`: only those with a holder; `stuck`: only unfinished holders older
         than that, or than their workflow's max_hold."""
@@ -267,14 +272,12 @@ class Reader:
         return self.run(foreground.follow(self._engine, self.run(run).id, timeout_ms=timeout_ms, stop=stop).id)
 
     def workflow(self, name: str) -> Workflow | None:
-        """What the file knows of a workflow."""
-        if not self.path.exists():
-            return None
-        return self._read(lambda tx: workflows.get(tx, name))
+        """What the file knows of a workflow; it is not made for that."""
+        return self._read_if_there(lambda tx: workflows.get(tx, name), None)
 
     def workflow_names(self) -> list[str]:
-        """The workflows that the file knows."""
-        return self._read(workflows.names)
+        """The workflows that the file knows; it is not made for that."""
+        return self._read_if_there(workflows.names, [])
 
     def workflows(self) -> list[WorkflowDetails]:
         """The workflows that the file knows, by name, with their policies, runs by status and schedules."""
@@ -292,7 +295,7 @@ class Reader:
         """The run of a workflow with this key (or without one) that completed last; None where none did, or none
         `within` so long a time."""
         since = 0 if within is None else self._engine.now() - parse_duration(within) + 1
-        found = self._read(lambda tx: runs.last_completed(tx, workflow, key, since=since))
+        found = self._read_if_there(lambda tx: runs.last_completed(tx, workflow, key, since=since), None)
         return None if found is None else self._seen_run(found)
 
     def on(self, event: str, callback: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
@@ -313,7 +316,12 @@ class Reader:
 
     def check(self) -> list[str]:
         """What is wrong with the file: integrity, references, the invariants of keys. Empty: nothing."""
-        return self._read(checks.check)
+        try:
+            return self._read(checks.check)
+        except DatabaseCorrupt as error:  # it does not even open
+            if error.hint == failures.HOW_MUCH:
+                error.hint = failures.RESTORE
+            raise
 
     def backup(self, path: str | os.PathLike[str]) -> Backup:
         """Copy the file, as it is at this moment, to a new file, 0600 and on disk when this returns.
@@ -328,6 +336,13 @@ class Reader:
 
     def _read(self, question: Callable[[Tx], T]) -> T:
         return self._engine.database.read(question)
+
+    def _read_if_there(self, question: Callable[[Tx], T], otherwise: T) -> T:
+        """The answer of the file; `otherwise` where there is none yet. A question makes no file."""
+        try:
+            return self._engine.database.read(question, create=False)
+        except DatabaseNotFound:
+            return otherwise
 
     def _seen_run(self, run: Run) -> Run:
         if run.owner is None:

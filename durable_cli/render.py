@@ -12,9 +12,12 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from durable_cli.model import Activity, Key, Run, RunError, Status, Step
+
+if TYPE_CHECKING:
+    from durable_cli.store.events import Event
 
 Document = dict[str, Any]
 
@@ -183,6 +186,17 @@ def step_document(step: Step) -> Document:
         "attempts": step.attempts,
         "result": value(step.result),
         "error": error_document(step.error),
+    }
+
+
+def event_document(event: Event) -> Document:
+    """One entry of `events`: `kind` is event or input (an answer)."""
+    return {
+        "kind": event.kind,
+        "name": event.name,
+        "payload": value(event.payload),
+        "received": event.received,
+        "created_at": iso(event.created_at),
     }
 
 

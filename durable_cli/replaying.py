@@ -21,7 +21,7 @@ def refuse_again(key: str, row: int, run_id: str | None) -> None:
         raise AlreadyReplayed(
             f"the newest dropped input of key {key!r} was started again before, in run {run_id}",
             run_id=run_id,
-            hint=f"durable keys replay {shlex.quote(key)} {row}  (starts it once more)",
+            hint=f"durable keys replay {shlex.quote(key)} {row}   # starts it once more",
         )
 
 

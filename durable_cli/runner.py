@@ -30,7 +30,7 @@ from durable_cli.model import Claim, Run, RunError, Status, Step
 from durable_cli.operations import Operations
 from durable_cli.store import events, history, runs, transitions
 from durable_cli.store.database import Tx
-from durable_cli.tracebacks import user_traceback
+from durable_cli.tracebacks import calls_us_wrongly, user_traceback
 from durable_cli.undoing import UNDO_BRANCH, undo_all
 
 
@@ -380,7 +380,7 @@ def run_error(error: BaseException, execution: Execution) -> RunError:
         message=error_message(error),
         step=step.step if step else None,
         attempt=step.attempts if step else None,
-        traceback=None if isinstance(error, DurableError) else user_traceback(error),
+        traceback=user_traceback(error) if not isinstance(error, DurableError) or calls_us_wrongly(error) else None,
         branch=branch or None,
         seq=seq,
     )

@@ -369,7 +369,8 @@ def release(tx: Tx, run: Run, *, by: str, now: int) -> DurableError | None:
             f"run {run.id} is {run.status}; only a finished run's key can be released",
             run_id=run.id,
             status=str(run.status),
-            hint=f"durable cancel {run.id}",
+            # A compensating run cannot be cancelled: it has to be over first.
+            hint=f"durable {'runs wait' if run.status is Status.COMPENSATING else 'cancel'} {run.id}",
         )
     if answer is arbitration.Release.REFUSE_NO_KEY:
         why = "has no key" if run.key is None else f"does not hold its key {run.key!r} any more"

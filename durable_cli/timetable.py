@@ -12,7 +12,7 @@ from durable_cli.core.schedules import check_spec
 from durable_cli.core.timing import Duration
 from durable_cli.declaring import Declared, declared
 from durable_cli.definition import UNSET
-from durable_cli.errors import DurableError
+from durable_cli.errors import DatabaseNotFound, DurableError
 from durable_cli.model import OnDuplicate, Schedule, ScheduleFire, StartResult
 from durable_cli.reading import AnyWorkflow
 from durable_cli.store import schedules
@@ -87,9 +87,12 @@ class Timetable(Changer):
             jitter=jitter,
         )
         wanted = scheduling.wanted(spec, self._definition(workflow), input, limit=self._engine.max_value_bytes)
-        if write or self.path.exists():
+        try:
             return scheduling.put(self._engine, wanted, default_zone=default_zone, write=write)
-        return scheduling.plan(None, wanted, default_zone)
+        except DatabaseNotFound:
+            if write:
+                raise
+            return scheduling.plan(None, wanted, default_zone)
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""

@@ -7,6 +7,8 @@ import traceback
 from traceback import FrameSummary, TracebackException
 from typing import Final
 
+from durable_cli.errors import DurableError
+
 _OURS: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _BETWEEN: Final = (
     "<frozen ",
@@ -20,11 +22,19 @@ _LONGEST: Final = 8192
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of `error` without durable's frames, those of what led to it too; at most 8 KiB (the end is kept)."""
+    """The traceback of `error` without durable's frames, those of what led to it too; at most 8 KiB (the end is kept).
+
+    Not where durable itself failed: then its frames are what there is to know."""
     told = TracebackException(type(error), error, error.__traceback__, capture_locals=False)
-    _leave_ours_out(told)
+    if isinstance(error, DurableError) or not (told.stack and told.stack[-1].filename.startswith(_OURS)):
+        _leave_ours_out(told)
     text = "".join(told.format())
     return text if len(text) <= _LONGEST else "...\n" + text[-_LONGEST:]
+
+
+def calls_us_wrongly(error: BaseException) -> bool:
+    """Was this raised by what a line of the user's called, so that the line is to be shown?"""
+    return bool(_of_users(traceback.extract_tb(error.__traceback__)))
 
 
 def _leave_ours_out(told: TracebackException) -> None:

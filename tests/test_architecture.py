@@ -59,13 +59,12 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS = {
     "cli.starting.run": "its parameters are the options of `durable run`, with their help",
-    "cli.commands.execute_command": "its parameters are the options of `durable exec`, with their help",
 }
 EVALUATES = {
     "values.resolve": "an annotation written as text is resolved as typing.get_type_hints does: the user's own code",
 }
 PRINTS = {
-    "__main__.main": "--version, before anything of the command line is imported",
+    "__main__._main": "--version, before anything of the command line is imported",
     "faces._end_forked": "a traceback on stderr, as Python writes it at the end of a process",
 }
 MAX_MODULE, MAX_FUNCTION = 420, 80

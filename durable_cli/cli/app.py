@@ -35,6 +35,7 @@ from durable_cli.cli import (
 from durable_cli.cli.options import HELP_NAMES, Command, Group, as_usage_error
 from durable_cli.cli.session import Session
 from durable_cli.errors import UsageError
+from durable_cli.places import is_there
 
 HELP = """Run a job once per key, and each of its steps once.
 
@@ -114,12 +115,15 @@ def bare(
     """Called for every command; does something only where none was named."""
     session: Session = ctx.obj
     if version:
-        session.out.answer(f"durable {__version__}")
+        if session.out.json:
+            session.out.document({"version": __version__})
+        else:
+            session.out.answer(f"durable {__version__}")
         raise typer.Exit(0)
     if ctx.invoked_subcommand is not None:
         return 0
     place = session.place()
-    if not place.path.exists():
+    if not is_there(place.path):
         if session.out.json:
             session.out.document({"path": str(place.path), "exists": False})
         else:
@@ -166,5 +170,6 @@ def main(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
 
 def _invoke(session: Session, argv: list[str]) -> int:
     command = build()
+    session.out.commands = tuple(command.commands)
     with command.make_context("durable", argv, obj=session) as ctx:
         return int(cast(Any, command.invoke(ctx)) or 0)

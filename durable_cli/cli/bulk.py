@@ -20,7 +20,7 @@ from durable_cli import render
 from durable_cli.cli import errors, moments
 from durable_cli.cli.inputs import parse_json
 from durable_cli.cli.session import Session
-from durable_cli.errors import DurableError, InvalidInput, UsageError
+from durable_cli.errors import DurableError, InvalidInput, NotFound, UsageError
 from durable_cli.model import StartResult
 from durable_cli.producing import ITEM_OPTIONS
 
@@ -57,7 +57,7 @@ class Defaults:
 
 
 def open_lines(source: str, *, may_ask: bool) -> int:
-    """The descriptor of `-` or `@FILE`. Raises UsageError."""
+    """The descriptor of `-` or `@FILE`. Raises UsageError, NotFound."""
     if source == "-":
         if sys.stdin is None or sys.stdin.closed:
             raise UsageError("--input-lines - reads the standard input, which is closed")
@@ -68,6 +68,8 @@ def open_lines(source: str, *, may_ask: bool) -> int:
         raise UsageError("--input-lines takes - (the standard input) or @FILE", hint=f"--input-lines @{source}")
     try:
         return os.open(os.path.expanduser(source[1:]), os.O_RDONLY)
+    except FileNotFoundError:
+        raise NotFound(f"--input-lines {source}: there is no such file") from None
     except OSError as error:
         raise UsageError(f"--input-lines {source}: {error.strerror or error}") from None
 
@@ -132,7 +134,9 @@ def start_lines(
     except DurableError as error:
         if not session.out.json:
             raise
-        answers.write([{"line": None, "error": errors.error_document(error)}])  # of this line on, nothing was done
+        answers.write(
+            [{"line": None, "error": errors.error_document(error, session.out)}]
+        )  # of this line on, nothing was done
         return error.exit_status
     finally:
         os.close(descriptor)
@@ -203,12 +207,12 @@ def _items(
         try:
             items[line.number] = _read(session, line, defaults)
         except DurableError as error:
-            refused[line.number] = _refusal(line.number, error)
+            refused[line.number] = _refusal(session, line.number, error)
     return items, refused
 
 
-def _refusal(number: int, error: DurableError) -> render.Document:
-    return {"line": number, "error": errors.error_document(error)}
+def _refusal(session: Session, number: int, error: DurableError) -> render.Document:
+    return {"line": number, "error": errors.error_document(error, session.out)}
 
 
 def _start(
@@ -217,7 +221,7 @@ def _start(
     items, answers = _items(session, batch, defaults)
     started = client.start_many(definition, items.values(), moved=defaults.moved) if items else []
     for number, one in zip(items, started, strict=True):
-        answers[number] = _refusal(number, one) if isinstance(one, DurableError) else _answer(number, one)
+        answers[number] = _refusal(session, number, one) if isinstance(one, DurableError) else _answer(number, one)
     return [answers[number] for number in sorted(answers)]
 
 
@@ -242,7 +246,7 @@ def _explain(
     items, answers = _items(session, batch, defaults)
     explained = client.explain_many(definition, items.values(), moved=defaults.moved)
     for number, one in zip(items, explained, strict=True):
-        answers[number] = _refusal(number, one) if isinstance(one, DurableError) else _explained(number, one)
+        answers[number] = _refusal(session, number, one) if isinstance(one, DurableError) else _explained(number, one)
     return [answers[number] for number in sorted(answers)]
 
 

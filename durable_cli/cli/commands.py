@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from durable_cli import render
 from durable_cli.cli import ends, errors
 from durable_cli.cli.executing import REPORTS, execute, finish
 from durable_cli.cli.options import check_choice
@@ -19,8 +18,8 @@ from durable_cli.cli.starting import (
     Grace,
     Key,
     OnDuplicate,
-    recent_document,
     tell_explanation,
+    tell_recent,
 )
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import InvalidName, KeyTaken, UsageError
@@ -82,12 +81,10 @@ def execute_command(
         "key": key,
         "on_duplicate": on_duplicate,
     }
+    if older_ms is not None and (recent := client.last_completed(definition.name, key, within=older_ms / 1000)):
+        return tell_recent(session, recent, dry_run=dry_run)
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := client.last_completed(definition.name, key, within=older_ms / 1000)):
-        session.one(recent_document(recent), lambda: None, id_field="run_id")
-        session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
-        return 0
     _tell_of_reuse(session, client, definition)
     if session.out.quiet or session.out.json:
         session.out.guard()  # else its output goes where it would go without us

@@ -24,6 +24,7 @@ from durable_cli.cli import config as settings
 from durable_cli.cli.executing import REPORTS
 from durable_cli.cli.options import ALIASES, COLORS, EXPANSIONS, FORMATS, HELP_NAMES, Group
 from durable_cli.model import ActivityKind, Policy, Status
+from durable_cli.places import is_there
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -196,7 +197,7 @@ def _client(state: _Typed) -> Durable:
     env, app_dir = dict(os.environ), state.values.get("--app-dir")
     config = settings.find(settings.start_of_search(app_dir, env, None), env)
     path = settings.database(state.values.get("--db"), env, config).path
-    if not path.exists():
+    if not is_there(path):
         raise _Nothing
     from durable_cli.client import Durable
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -59,8 +60,8 @@ def app_dir(option: str | None, env: dict[str, str], config: Config | None) -> P
     given = option if option is not None else env.get("DURABLE_APP_DIR") or None
     if given is None:
         return config.app_dir if config else None
-    path = Path(given).expanduser()
-    if not path.is_dir():
+    path = Path(os.path.expanduser(given))
+    if not os.path.isdir(path):
         name = "--app-dir" if option is not None else "DURABLE_APP_DIR"
         raise UsageError(f"{name} names {given!r}, which is not a directory")
     return path.resolve()
@@ -71,12 +72,17 @@ def database(option: str | None, env: dict[str, str], config: Config | None) -> 
     if option is not None:
         if not option:
             raise UsageError("--db is empty; give the path of a file")
-        return Place(Path(option).expanduser().absolute(), "option")
+        return Place(named(option), "option")
     if env.get("DURABLE_DB"):
-        return _not_by_sudo(Place(Path(env["DURABLE_DB"]).expanduser().absolute(), "environment"), env)
+        return _not_by_sudo(Place(Path(os.path.expanduser(env["DURABLE_DB"])).absolute(), "environment"), env)
     if config and config.database:
         return _not_by_sudo(Place(config.database, "config"), env)
     return _not_by_sudo(_default(env), env)
+
+
+def named(option: str) -> Path:
+    """The file that `--db` names."""
+    return Path(os.path.expanduser(option)).absolute()
 
 
 def _default(env: dict[str, str]) -> Place:
@@ -99,12 +105,12 @@ def _not_by_sudo(place: Place, env: dict[str, str]) -> Place:
     """Refuse `sudo durable` on another user's file: what root creates there, its owner could not write."""
     if os.geteuid() != 0 or not (env.get("SUDO_UID") or env.get("DOAS_USER")):
         return place
-    there = next(path for path in (place.path, *place.path.parents) if path.exists())
+    there = next(path for path in (place.path, *place.path.parents) if os.path.exists(path))
     owner = there.stat().st_uid
     if owner != 0:
         raise DatabaseUnusable(
             f"{place.path} belongs to user {_user(owner)}, and this is root",
-            hint=f"run it without sudo, or name the file: --db {place.path}",
+            hint=f"run it without sudo, or name the file: --db {shlex.quote(str(place.path))}",
         )
     return place
 
@@ -125,7 +131,7 @@ def start_of_search(option: str | None, env: dict[str, str], target: str | None)
     """Where the search begins: the app-dir that was given, the package root of a target's file, or here."""
     given = option if option is not None else env.get("DURABLE_APP_DIR")
     if given:
-        return Path(given).expanduser().absolute()
+        return Path(os.path.expanduser(given)).absolute()
     file = (target or "").partition(":")[0]
     if file.endswith(".py"):
         return Path(package_root(os.path.abspath(os.path.expanduser(file))))
@@ -201,7 +207,7 @@ def _checked(file: Path, table: Any) -> Config:
             continue
         if not isinstance(value, str) or not value or "\0" in value:
             raise InvalidConfig(f"{file}: {key} is a path in quotes, not {value!r}")
-        values[name] = Path(os.path.abspath(file.parent / Path(value).expanduser()))
+        values[name] = Path(os.path.abspath(file.parent / Path(os.path.expanduser(value))))
     return Config(file, values.get("database"), values.get("app-dir"), **others)
 
 

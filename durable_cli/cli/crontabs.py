@@ -16,7 +16,7 @@ from durable_cli.cli.config import home
 from durable_cli.cli.session import Cell, Session
 from durable_cli.cli.starting import DryRun
 from durable_cli.core.crontab import mails, read
-from durable_cli.errors import DurableError, UsageError
+from durable_cli.errors import DurableError, NotFound, UsageError
 
 _MAX_BYTES = 1 << 20
 FIELDS = ("line", "schedule", "change", "cron", "timezone", "command", "reason")
@@ -79,11 +79,12 @@ def _text(crontab: str) -> str:
         if crontab == "-":
             data = sys.stdin.buffer.read(_MAX_BYTES + 1)
         else:
-            with Path(crontab).expanduser().open("rb") as file:
+            with Path(os.path.expanduser(crontab)).open("rb") as file:
                 data = file.read(_MAX_BYTES + 1)
     except OSError as error:
+        kind = NotFound if isinstance(error, FileNotFoundError) else UsageError
         hint = "crontab -l | durable schedules import -"
-        raise UsageError(f"{crontab}: {error.strerror or error}", hint=hint) from None
+        raise kind(f"{crontab}: {error.strerror or error}", hint=hint) from None
     if len(data) > _MAX_BYTES:
         raise UsageError(f"{crontab} has more than 1 MiB; that is no crontab")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +10,14 @@ import typer
 
 from durable_cli.cli.session import Session
 from durable_cli.errors import DatabaseCorrupt
+from durable_cli.places import is_there
 
 
 def path(ctx: typer.Context) -> int:
     """Print the database file in force; whether it is there does not matter."""
     session: Session = ctx.obj
     place = session.place()
-    document = {"path": str(place.path), "source": place.source, "exists": place.path.exists()}
+    document = {"path": str(place.path), "source": place.source, "exists": is_there(place.path)}
     session.one(document, lambda: session.out.answer(str(place.path)), id_field="path")
     return 0
 
@@ -44,7 +46,7 @@ def backup(
     How to restore one is in docs/operating.md: stop everything, and move the -wal and -shm files away first.
     """
     session: Session = ctx.obj
-    done = session.existing().backup(Path(file).expanduser())
+    done = session.existing().backup(Path(os.path.expanduser(file)))
     document = {"path": str(done.path), "bytes": done.bytes}
     session.one(document, lambda: None, id_field="path")
     session.out.note(f"{session.shown(str(done.path))}: {done.bytes} bytes, integrity checked")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -37,6 +39,7 @@ def doctor(ctx: typer.Context) -> int:
     seen = nothing_there if client is None else client.doctor()
     seen.findings.extend(_surroundings(session, place))
     findings = examining.worst(seen.findings)
+    findings = [_pasteable(session, finding) for finding in findings]
     documents: list[render.Document] = [
         {**{name: getattr(finding, name) for name in FIELDS}, "facts": list(finding.facts)} for finding in findings
     ]
@@ -56,6 +59,10 @@ def doctor(ctx: typer.Context) -> int:
             documents, FIELDS, table=lambda: (FIELDS, []), empty="", chosen=None, header=False, id_field="check"
         )
     return code
+
+
+def _pasteable(session: Session, finding: Finding) -> Finding:
+    return finding if finding.hint is None else replace(finding, hint=session.out.command(finding.hint))
 
 
 def _tell(session: Session, findings: list[Finding]) -> None:
@@ -99,7 +106,9 @@ def _surroundings(session: Session, place: settings.Place) -> Iterator[Finding]:
     if cached and not os.path.exists(cached):
         folder = os.path.dirname(durable_cli.__file__)
         message = f"Python keeps no compiled code of durable in {folder}: each call compiles it anew"
-        yield Finding("environment", "note", message, f"python -m compileall -q {shlex.quote(folder)}")
+        yield Finding(
+            "environment", "note", message, f"{shlex.quote(sys.executable)} -m compileall -q {shlex.quote(folder)}"
+        )
 
 
 def _under_cron(session: Session, place: settings.Place) -> str | None:

@@ -65,18 +65,28 @@ def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     lines += [f"  {shown(line)}" for line in stepnames.failed_undos(run)[:5]]
     trace = (run.error.traceback or "") if run.error is not None else ""
     lines += _traceback_lines(trace, session)
-    hints = [f"{out.styled('hint:', '1')} {line}" for line in _hints(run)]
-    room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - len(hints) - 1)
-    captured = (_last_lines(run, session, room) or out.captured(room)) if output and out.quiet else []
-    if captured:
+    room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - 2)
+    printed = _last_lines(run, session, room) if output and out.quiet else []
+    if printed:
         lines.append("  the last lines of its output:")
-        lines += [f"    {line}" for line in captured]
-    for line in [*lines[: REPORT_LINES - len(hints)], *hints]:
+        lines += [f"    {line}" for line in printed]
+    for line in lines[: REPORT_LINES - 1]:
         out.say(line)
+    out.hint(_hint(run))
 
 
 def _last_lines(run: Run, session: Session, room: int) -> list[str]:
-    """The end of what the failed step printed in its last attempt."""
+    """The end of what the failed step wrote in its last attempt.
+
+    Where it failed in this call, all that came out: the record has prints, but not what children and C code wrote, and
+    it is they who say why a command failed. Else the record, and without one what was written here at all.
+    """
+    out, step = session.out, None if run.error is None else run.error.step
+    recorded = [] if out.has_failed_here(run.id, step) else _recorded_lines(run, session, room)
+    return recorded or out.captured(room, run.id, step)
+
+
+def _recorded_lines(run: Run, session: Session, room: int) -> list[str]:
     from durable_cli.logs import lines_of
 
     error = run.error
@@ -96,16 +106,16 @@ def _traceback_lines(trace: str, session: Session) -> list[str]:
     return [f"  {render.clip(session.shown(line), 300, ascii_only=session.out.ascii_only)}" for line in lines]
 
 
-def _hints(run: Run) -> list[str]:
+def _hint(run: Run) -> str:
     """What goes on. A run that gave way to another one is not to be tried again blindly."""
     other = (run.error.fields or {}).get("run_id") if run.error is not None else None
     if other is not None and run.error is not None and run.error.type == "Replaced":
-        return [f"durable runs show {other}"]
+        return f"durable runs show {other}"
     if other is not None and run.error is not None and run.error.type == "KeyKept":
-        return [f"durable release-key {other}"]
+        return f"durable release-key {other}"
     if run.status in (Status.FAILED, Status.CANCELLED):
-        return [f"durable retry {run.id} --foreground"]
-    return [f"durable runs show {run.id}"]
+        return f"durable retry {run.id} --foreground"
+    return f"durable runs show {run.id}"
 
 
 def other_ended_badly(run: Run, session: Session) -> bool:
@@ -120,9 +130,9 @@ def other_ended_badly(run: Run, session: Session) -> bool:
     return True
 
 
-def how_to_go_on(run: Run) -> str:
+def how_to_go_on(run: Run, session: Session) -> str:
     """The last line of a run that was left unfinished."""
-    return f"durable resume {run.id}"
+    return session.out.command(f"durable resume {run.id}")
 
 
 def waits_until(run: Run, session: Session) -> str | None:

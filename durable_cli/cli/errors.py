@@ -13,7 +13,7 @@ import traceback
 from typing import Final
 
 from durable_cli.cli.output import Output
-from durable_cli.errors import DurableError, InternalError
+from durable_cli.errors import DiskFull, DurableError, InternalError, KeyTaken
 from durable_cli.render import Document, safe
 
 MAX_FACTS: Final = 3
@@ -25,8 +25,8 @@ def report(error: BaseException, out: Output) -> int:
         return 130
     known = error if isinstance(error, DurableError) else _unexpected(error)
     if out.json and not out.answered:
-        out.document({"error": error_document(known)})
-    elif not out.json or out.verbose or isinstance(known, InternalError):
+        out.document({"error": error_document(known, out)})
+    elif not out.json or out.verbose or isinstance(known, (InternalError, DiskFull)):  # the answer is not out
         _tell(known, out)
     if out.verbose and known is not error:
         for line in "".join(traceback.format_exception(error)).splitlines():
@@ -34,9 +34,10 @@ def report(error: BaseException, out: Output) -> int:
     return known.exit_status
 
 
-def error_document(error: DurableError) -> Document:
+def error_document(error: DurableError, out: Output) -> Document:
     """The object under `error`; the fields of the class beside code, message and hint."""
-    return {"code": error.code(), "message": error.message, "hint": error.hint, **error.fields()}
+    hint = None if error.hint is None else out.command(error.hint)
+    return {"code": error.code(), "message": error.message, "hint": hint, **error.fields()}
 
 
 def _tell(error: DurableError, out: Output) -> None:
@@ -47,17 +48,19 @@ def _tell(error: DurableError, out: Output) -> None:
     out.say(f"{out.styled('error:', '1;31')} {shown(first)}")
     for line in rest:
         out.say(f"  {shown(line)}")
+    if out.quiet and type(error) is KeyTaken:
+        return  # what cron mails of it each time is one line: it names the holder, and nothing is broken
     for fact in error.facts[:MAX_FACTS]:
-        for line in fact.split("\n"):
+        for line in out.command(fact).split("\n"):
             out.say(f"  {shown(line)}")
     if error.hint:
-        out.say(f"{out.styled('hint:', '1')} {shown(error.hint)}")
+        out.hint(error.hint)
 
 
 def _unexpected(error: BaseException) -> DurableError:
     """Our own bug as an error with one line to report; a full disk under stdout is none."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DurableError(f"cannot write the answer: {error.strerror}")
+        return DiskFull(f"cannot write the answer: {error.strerror}")
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     return InternalError(

@@ -39,6 +39,8 @@ class Steps:
     def __call__(self, progress: Progress) -> None:
         self.run_id = progress.run_id
         self.resting = progress.kind == "resting"
+        if progress.kind == "step_failed" and not progress.undo:
+            self._out.failed_here(progress.run_id, progress.step)
         if not self._said:
             return
         step, message = self._shown(progress.step), self._shown(progress.message or "")
@@ -96,7 +98,7 @@ def _say_signal(session: Session, number: int, again: bool, grace_ms: int, steps
     if not again:
         out.note(f"{name}: the running step may end ({format_duration(grace_ms)}); again stops at once")
         return
-    hint = f"durable resume {run_id}" if run_id is not None else None
+    hint = out.command(f"durable resume {run_id}") if run_id is not None else None
     if out.json and not out.answered:
         message = f"{name}: stopped in the middle of a step; the run stays resumable"
         out.document({"error": {"code": "interrupted", "message": message, "hint": hint, "run_id": run_id}})
@@ -136,7 +138,9 @@ def finish(
     if execution.interrupted or (number is not None and not run.finished):
         return _interrupted(session, run, number)
     if execution.left:
-        session.out.say(f"run {run.id} rests until {render.iso(run.due_at)}; to go on then: {ends.how_to_go_on(run)}")
+        session.out.say(
+            f"run {run.id} rests until {render.iso(run.due_at)}; to go on then: {ends.how_to_go_on(run, session)}"
+        )
         return 8
     held_before = start is not None and start.outcome is Outcome.EXISTING and not execution.executed
     if held_before and not (wait and start is not None and _unfinished(start.holder_status)):
@@ -197,9 +201,10 @@ def tell_existing(session: Session, run: Run, *, works: Callable[[], bool], repo
         if bad:
             out.say(f"  {session.shown(ends.headline(run))}")
         if run.status in (Status.FAILED, Status.CANCELLED):
-            out.say(f"  to go on with it in place: durable retry {run.id} --foreground")
-        out.say(f"  to run it again with the same input: durable release-key {run.id}, then durable rerun {run.id}")
-        out.say(f"{out.styled('hint:', '1')} durable release-key {run.id}")
+            out.say(out.command(f"  to go on with it in place: durable retry {run.id} --foreground"))
+        again = f"durable release-key {run.id}, then durable rerun {run.id}"
+        out.say(out.command(f"  to run it again with the same input: {again}"))
+        out.hint(f"durable release-key {run.id}")
     return int(bad)
 
 
@@ -209,7 +214,7 @@ def _interrupted(session: Session, run: Run, number: int | None) -> int:
         until = ends.waits_until(run, session)
         can = "is {status} and can go on" if until is None else f"waits until {until} and can go on then"
         can = can.format(status=run.status)
-        session.out.say(f"{name}: run {run.id} {can}: {ends.how_to_go_on(run)}")
+        session.out.say(f"{name}: run {run.id} {can}: {ends.how_to_go_on(run, session)}")
     return 128 + (number or signal.SIGINT)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from durable_cli.errors import InvalidInput, UsageError
+from durable_cli.errors import InvalidInput, NotFound, UsageError
 
 MAX_BYTES = 16 * 1024 * 1024
 """More is not even read; what a workflow takes is checked by the library."""
@@ -36,8 +37,10 @@ def read_value(text: str, where: str, *, may_ask: bool) -> Any:
 
 def _read_file(name: str, where: str) -> bytes:
     try:
-        with Path(name).expanduser().open("rb") as file:
+        with Path(os.path.expanduser(name)).open("rb") as file:
             return _read(file, name)
+    except FileNotFoundError:
+        raise NotFound(f"{where} @{name}: there is no such file") from None
     except OSError as error:
         raise UsageError(f"{where} @{name}: {error.strerror or error}") from None
 

@@ -6,6 +6,7 @@ the shell that cron calls, systemd's own splitting, launchd's XML.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from durable_cli.cli import moments
 from durable_cli.errors import UsageError
 
 _NICKNAMES: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually", "@reboot")
@@ -21,7 +23,7 @@ _NICKNAMES: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@
 def program() -> list[str]:
     """How this program is called from anywhere."""
     script = Path(sys.argv[0])
-    if script.name == "durable" and script.is_file():
+    if script.name == "durable" and os.path.isfile(script):
         return [str(script.absolute())]
     return [sys.executable, "-m", "durable_cli"]
 
@@ -34,6 +36,8 @@ def crontab(expression: str, argv: Sequence[str]) -> str:
             f"--print-crontab takes five fields or a nickname, not {expression!r}",
             hint="--print-crontab '*/5 * * * *', or --print-crontab @hourly",
         )
+    if fields != ["@reboot"]:
+        moments.check(" ".join(fields), None)
     _one_line(argv, "a crontab line")
     return f"{' '.join(fields)} {shlex.join(argv)}".replace("%", "\\%")
 

@@ -212,5 +212,5 @@ def replay(
         session.out.say(
             f"nothing started: run {started.id} ({started.status}) has the key, and the input was dropped again"
         )
-        session.out.say(f"{session.out.styled('hint:', '1')} --on-duplicate run_again (after it) or cancel_existing")
+        session.out.hint("--on-duplicate run_again (after it) or cancel_existing")
     return 0

@@ -43,7 +43,7 @@ def show_logs(
     known = None if lines else client.workflow(found.workflow)
     if known is not None and known.location.file == COMMANDS:
         nothing = f"run {found.id}: nothing was kept (what a command prints on a terminal is not)"
-    if session.out.format in (None, "table"):
+    if session.out.format in (None, "table") and fields is None:
         texts, _ = _texts(session, lines, None)
         if texts:
             session.out.answer("\n".join(texts))

@@ -44,6 +44,7 @@ EXPANSIONS: Final = {
     "logs": ("runs", "logs"),
     "wait": ("runs", "wait"),
 }
+_VERBS_OF_RUNS: Final = ("list", "ls", "show", "logs", "wait", "watch")
 # Options that people try, with what to do instead.
 ANSWERS: Final = {
     "--reuse": (
@@ -184,7 +185,11 @@ class _Shared(_click.Command):
 
     def parse_args(self, ctx: _click.Context, args: list[str]) -> list[str]:
         ctx.meta["durable.gathered"] = {}
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except ParseError as error:
+            error.ctx = error.ctx or ctx  # an option without its value does not say whose it is
+            raise
         if not ctx.resilient_parsing:
             session: Session = ctx.obj
             session.take(ctx.meta["durable.gathered"])
@@ -219,7 +224,7 @@ class Group(_Shared, TyperGroup):
         command = self.get_command(ctx, args[0])
         if command is None:
             note_form(ctx, {} if literal else glean(args[1:]))
-            raise _no_such_command(self, ctx, args[0])
+            raise _no_such_command(self, ctx, args[0], args[1:])
         return command.name, command, [*literal, *args[1:]]
 
     def invoke(self, ctx: _click.Context) -> Any:
@@ -232,7 +237,8 @@ class Group(_Shared, TyperGroup):
         return super().invoke(ctx)
 
 
-def _no_such_command(group: Group, ctx: _click.Context, word: str) -> UsageError:
+def _no_such_command(group: Group, ctx: _click.Context, word: str, rest: Sequence[str]) -> UsageError:
+    """`rest`: what follows the word."""
     path = ctx.command_path
     root = cast(Group, ctx.find_root().command)
     if ":" in word or word.endswith(".py"):
@@ -242,21 +248,28 @@ def _no_such_command(group: Group, ctx: _click.Context, word: str) -> UsageError
         names = [*visible, *(alias for alias, name in ALIASES.items() if name in group.commands)]
         if group is root:
             names += EXPANSIONS
-        near = difflib.get_close_matches(word, names, 1)
-        elsewhere = [
-            f"durable {noun} {word}"
-            for noun, command in root.commands.items()
-            if isinstance(command, Group) and command.get_command(ctx, word)
-        ]
-        if near:
-            hint = f"did you mean: {path} {near[0]}"
-        elif elsewhere:
+        near = difflib.get_close_matches(word, names)
+        fitting = [name for name in near if rest and _takes(group.commands.get(name), ctx, rest[0])]
+        elsewhere = [f"durable {noun} {word}" for noun, command in root.commands.items() if _takes(command, ctx, word)]
+        if elsewhere:  # the very word, only not here
             hint = f"did you mean: {' or '.join(elsewhere)}"
         elif group is not root and word in root.commands:
             hint = f"did you mean: durable {word}"
+        elif near:
+            hint = f"did you mean: {path} {(fitting or near)[0]}"
         else:
             hint = f"{path} --help"
     return UsageError(f"{path} has no command {word!r}", hint=hint)
+
+
+def _takes(command: _click.Command | None, ctx: _click.Context, word: str) -> bool:
+    """Is this a group that has a command of that name?"""
+    return isinstance(command, Group) and command.get_command(ctx, word) is not None
+
+
+def meant_of_target(target: str) -> str | None:
+    """What was meant where `durable run` got a verb as its TARGET; None where it may be one."""
+    return f"did you mean: durable runs {target}" if target in _VERBS_OF_RUNS else None
 
 
 def as_usage_error(error: ParseError) -> UsageError:
@@ -273,4 +286,6 @@ def as_usage_error(error: ParseError) -> UsageError:
     if isinstance(error, MissingParameter) and error.param is not None:
         return UsageError(f"{path} needs {error.param.human_readable_name}", hint=help_hint)
     text = error.format_message().rstrip(".")
+    if "unexpected extra argument" in text and error.ctx is not None:
+        help_hint = meant_of_target(str(error.ctx.params.get("target"))) or help_hint
     return UsageError(text[:1].lower() + text[1:], hint=help_hint)

@@ -13,7 +13,9 @@ import contextlib
 import errno
 import io
 import os
+import re
 import select
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -83,6 +85,7 @@ class Output:
     """Where the answer goes, where words for a person go, and in which form.
 
     `env` is the environment; `color` is auto, always or never; `format` is None until the command line was read.
+    `commands`: what can follow the word durable; `database`: the file that `--db` named, None where nothing had to.
     """
 
     def __init__(self, env: dict[str, str]) -> None:
@@ -92,10 +95,13 @@ class Output:
         self.verbose = False
         self.color = "auto"
         self.answered = False
+        self.commands: tuple[str, ...] = ()
+        self.database: str | None = None
         self._live = ""
         self._gone = False
         self._out, self._err = 1, 2
         self._capture: int | None = None
+        self._ends: dict[tuple[str, str | None], int] = {}
         self.terminal_out = os.isatty(1)
         self.terminal_err = os.isatty(2)
         self.encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
@@ -133,6 +139,30 @@ class Output:
         """`text` for stderr in the SGR `code`, where colour may be used."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour(self.terminal_err) else text
 
+    # -- what a person pastes --
+
+    def command(self, text: str) -> str:
+        """The text with `--db` behind each of our commands in it, where this call needed one to find the database.
+
+        `durable retry RUN`, pasted from the mail of a crontab line that names the file, would look into another one.
+        """
+        if self.database is None or "--db" in text:
+            return text
+        names = "|".join(map(re.escape, self.commands))
+        ours = re.compile(rf"\bdurable (?:-q )?(?:{names})\b(?!.*--help)(?:'[^']*'|[^'#;|,()`\n])*")
+        file = shlex.quote(self.database)
+
+        def named(match: re.Match[str]) -> str:
+            words = match[0].rstrip()
+            return f"{words} --db {file}{match[0][len(words) :]}"
+
+        return ours.sub(named, text)
+
+    def hint(self, text: str) -> None:
+        """The command that mends it, on stderr."""
+        shown = render.safe(self.command(text), ascii_only=self.ascii_only)
+        self.say(f"{self.styled('hint:', '1')} {shown}")
+
     # -- descriptors --
 
     def guard(self) -> None:
@@ -150,13 +180,25 @@ class Output:
         sys.stdout = _stream(1, self.encoding, before)
         sys.stderr = _stream(2, (getattr(sys.stderr, "encoding", None) or "utf-8"), before)
 
-    def captured(self, lines: int) -> list[str]:
-        """The last lines that user code wrote under `-q`, escaped; at most `lines`."""
+    def failed_here(self, run_id: str, step: str) -> None:
+        """A step has just failed: what was written up to now is its output, what comes is that of others."""
+        _flush()
+        if self._capture is not None:
+            self._ends[run_id, step] = os.lseek(self._capture, 0, os.SEEK_END)
+
+    def has_failed_here(self, run_id: str, step: str | None) -> bool:
+        """Did this step fail in this call, and is its output kept?"""
+        return (run_id, step) in self._ends
+
+    def captured(self, lines: int, run_id: str, step: str | None) -> list[str]:
+        """The last lines that user code wrote under `-q`, to the failure of this step (else to the end), escaped; at
+        most `lines`."""
         _flush()
         if self._capture is None or lines <= 0:
             return []
-        size = os.lseek(self._capture, 0, os.SEEK_END)
-        data = os.pread(self._capture, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        size = self._ends.get((run_id, step), os.lseek(self._capture, 0, os.SEEK_END))
+        begin = max(0, size - _TAIL_BYTES)
+        data = os.pread(self._capture, size - begin, begin)
         texts = data.decode("utf-8", "replace").splitlines()[-lines:]
         return [render.safe(text, ascii_only=self.ascii_only) for text in texts]
 

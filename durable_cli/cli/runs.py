@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from durable_cli.client import Durable
     from durable_cli.foreground import Execution
     from durable_cli.lookup import KeyDetails
+    from durable_cli.store.events import Event
 
 RunArgument = Annotated[
     str | None,
@@ -129,12 +130,17 @@ def show(ctx: typer.Context, run: RunArgument = None, key: RunKey = None, workfl
     client = session.existing()
     found = session.run(client, run, key, workflow)
     view = None if found.key is None else client.key(found.workflow, found.key)
-    document = {**render.run_document(found), "key_view": None if view is None else keyview.document(view)}
-    session.one(document, lambda: _show(session, found, view), id_field="id")
+    events = client.events(found.id)
+    document = {
+        **render.run_document(found),
+        "events": [render.event_document(event) for event in events],
+        "key_view": None if view is None else keyview.document(view),
+    }
+    session.one(document, lambda: _show(session, found, view, events), id_field="id")
     return 0
 
 
-def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
+def _show(session: Session, run: Run, view: KeyDetails | None, events: Sequence[Event]) -> None:
     now, shown = session.now(), session.shown
     word = render.status_word(str(run.status), ascii_only=session.out.ascii_only)
     lines = [f"run        {run.id}", f"workflow   {run.workflow}", f"status     {word}"]
@@ -159,6 +165,7 @@ def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
         waits = f"  {shown(render.waits_for(step))}" if step.status is StepStatus.WAITING else ""
         name = shown(stepnames.label(step, run.steps or (), ascii_only=session.out.ascii_only))
         lines.append(f"  {step.seq:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
+    lines += [_event_line(session, event) for event in events]
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
         lines += [f"           {shown(line)}" for line in stepnames.failed_undos(run)]
@@ -166,6 +173,14 @@ def _show(session: Session, run: Run, view: KeyDetails | None) -> None:
     if view is not None:
         lines += keyview.run_lines(session, view)
     session.out.answer("\n".join(lines))
+
+
+def _event_line(session: Session, event: Event) -> str:
+    what = "answer" if event.kind == "input" else "event"
+    payload = render.clip(render.compact(render.value(event.payload)), 200, ascii_only=session.out.ascii_only)
+    came = render.age(event.created_at, session.now())
+    state = "received" if event.received else "kept, not received"
+    return f"{what:<10} {session.shown(event.name)}  {session.shown(payload)}  {state}  ({came})"
 
 
 def wait(
@@ -212,7 +227,7 @@ def retry(
         return _execute_here(session, client, client.retry_here, found, grace_ms)
     revived = client.retry(found.id)
     session.one(render.run_document(revived), lambda: print_id(session, revived.id), id_field="id")
-    session.out.note(f"run {revived.id} is pending; to execute it here: {ends.how_to_go_on(revived)}")
+    session.out.note(f"run {revived.id} is pending; to execute it here: {ends.how_to_go_on(revived, session)}")
     return 0
 
 
@@ -238,7 +253,7 @@ def rerun(
     result = client.rerun(found.id)
     fresh = client.run(result.run_id)
     session.one(start_document(fresh, result), lambda: print_id(session, fresh.id), id_field="run_id")
-    session.out.note(f"run {fresh.id} was recorded; to execute it here: {ends.how_to_go_on(fresh)}")
+    session.out.note(f"run {fresh.id} was recorded; to execute it here: {ends.how_to_go_on(fresh, session)}")
     return 0
 
 

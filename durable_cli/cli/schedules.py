@@ -255,7 +255,7 @@ def add(
     ahead = moments.fires(plan.settings["cron"], plan.settings["timezone"], session.now(), _SHOWN_FIRES)
     notes = [*moments.notes(cron), *([_KEYLESS] if plan.keyless else _postponing(definition.policies, ahead))]
     if plan.known is not None and plan.known.paused_at is not None:
-        notes.append(f"it is paused: durable schedules resume {name}")
+        notes.append(session.out.command(f"it is paused: durable schedules resume {name}"))
     document = _plan_document(plan) | {"next": [render.iso(at) for at in ahead], "notes": notes}
     session.one(document, lambda: _tell_plan(session, plan, ahead, notes, dry_run=dry_run), id_field="name")
     return 0
@@ -374,13 +374,13 @@ def sync(
         "unchanged": done.unchanged,
         "back": done.back,
         "vanished": done.vanished,
-        "failed": {name: errors.error_document(error) for name, error in done.failed.items()},
+        "failed": {name: errors.error_document(error, session.out) for name, error in done.failed.items()},
     }
 
     def human() -> None:
         said = {**document, "failed": []}
         lines = [f"{change}: {', '.join(names)}" for change, names in said.items() if names]
-        if not session.out.quiet:
+        if not session.out.quiet and (lines or not done.failed):
             session.out.answer("\n".join(lines) or "no schedules there")
 
     session.one(document, human, id_field="added")

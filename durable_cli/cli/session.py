@@ -16,6 +16,7 @@ from durable_cli.cli.options import COLORS, FORMATS, check_choice
 from durable_cli.cli.output import Output, rows_text
 from durable_cli.errors import DatabaseNotFound, UsageError
 from durable_cli.model import Run
+from durable_cli.places import is_there
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -51,6 +52,7 @@ class Session:
             self.out.quiet, self.out.verbose = bool(given.get("quiet")), bool(given.get("verbose"))
         self.out.color = given.get("color") or self.out.color
         self.db = given.get("db", self.db)
+        self.out.database = str(settings.named(self.db)) if self.db else None
         self.app_dir_option = given.get("app_dir", self.app_dir_option)
         self.no_input = self.no_input or bool(given.get("no_input"))
 
@@ -96,12 +98,12 @@ class Session:
         (`named`): then DatabaseNotFound.
         """
         place = self.place()
-        if place.path.exists():
+        if is_there(place.path):
             return self._open(place.path, create=False)
         if named or place.source == "option":
             raise DatabaseNotFound(
                 f"there is no database at {place.path}",
-                hint="durable db path  (tells which file is used; --db names one)",
+                hint="durable db path   # tells which file is used; --db names one",
             )
         self.out.note(f"no database yet: {render.safe(str(place.path))}")
         return None
@@ -196,6 +198,12 @@ class Session:
             human()
         elif form in ("json", "jsonl"):
             self.out.document(document)
+        elif form == "ids" and isinstance(document[id_field], dict | bool):
+            raise UsageError("--format ids: this answer has no ids")
+        elif form == "ids" and isinstance(document[id_field], list):
+            self.out.answer(
+                rows_text(form, [{id_field: one} for one in document[id_field]], [], header=False, id_field=id_field)
+            )
         else:
             self.out.answer(rows_text(form, [document], list(document), header=False, id_field=id_field))
 

@@ -20,7 +20,7 @@ from durable_cli.cli.executing import (
     tell_existing,
 )
 from durable_cli.cli.inputs import NOT_BY_PARAMS, apply_params, read_input, refuse_unknown
-from durable_cli.cli.options import check_choice, check_duration
+from durable_cli.cli.options import check_choice, check_duration, meant_of_target
 from durable_cli.cli.session import Session
 from durable_cli.core.fields import known_fields
 from durable_cli.core.policies import parse_timeout
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from durable_cli.definition import Definition
 
 TARGET_HELP = "module:workflow, path/to/file.py:workflow, or the name of a workflow that the database knows."
-_NOT_TARGETS = ("list", "ls", "show", "wait")
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP, show_default=False)]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="One run at a time holds this key.")]
@@ -102,8 +101,7 @@ class Call:
         try:
             return load_target(self.target, app_dir=app_dir, known=client.workflow, names=client.workflow_names)
         except NotFound as error:
-            if self.target in _NOT_TARGETS:
-                error.hint = f"did you mean: durable runs {self.target}"
+            error.hint = meant_of_target(self.target) or error.hint
             raise
 
     def argv(self, session: Session) -> list[str]:
@@ -203,12 +201,10 @@ def run(
     definition = call.load(session, client)
     call.check(definition, value)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
+    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms)):
+        return tell_recent(session, recent, dry_run=dry_run)
     if dry_run:
         return tell_explanation(session, client.explain_start(definition, execute=True, **asked))
-    if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms)):
-        session.one(recent_document(recent), lambda: None, id_field="run_id")
-        session.out.note(f"nothing to do: run {recent.id} completed {render.age(recent.finished_at, session.now())}")
-        return 0
     try:
         execution, number = execute(
             session,
@@ -348,9 +344,16 @@ def _recent(
     return client.last_completed(definition.name, used, within=older_ms / 1000)
 
 
-def recent_document(run: Run) -> render.Document:
-    """The document of a call that did nothing, since that run completed not long ago."""
-    return {**start_document(run, None), "outcome": str(Outcome.EXISTING)}
+def tell_recent(session: Session, run: Run, *, dry_run: bool) -> int:
+    """The answer of a call that does nothing (`--if-older`), since that run completed not long ago. Always 0."""
+    said = f"nothing to do: run {run.id} completed {render.age(run.finished_at, session.now())}"
+    if dry_run:
+        from durable_cli.explaining import Explanation
+
+        return tell_explanation(session, Explanation("nothing", f"{said} (--if-older)", run.workflow, run.key))
+    session.one({**start_document(run, None), "outcome": str(Outcome.EXISTING)}, lambda: None, id_field="run_id")
+    session.out.note(said)
+    return 0
 
 
 def _flags(

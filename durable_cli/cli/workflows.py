@@ -134,7 +134,8 @@ def _show(session: Session, details: WorkflowDetails, keys: list[Key], all_keys:
     if keys:
         session.table(*key_table(session, keys), "")
     if len(keys) < all_keys:
-        session.out.note(f"{all_keys - len(keys)} more: durable keys list --workflow {details.workflow.name}")
+        more = session.out.command(f"durable keys list --workflow {details.workflow.name}")
+        session.out.note(f"{all_keys - len(keys)} more: {more}")
 
 
 def _policies(policies: Policies) -> list[tuple[str, str]]:

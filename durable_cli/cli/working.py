@@ -170,8 +170,12 @@ def _say_warnings(session: Session) -> None:
 
 def _progress(session: Session) -> Callable[[Progress], None]:
     """A line for each step that ends, for who asked for them by `-v`."""
+    seen: set[str] = set()
 
     def tell(progress: Progress) -> None:
+        seen.add(progress.run_id)
+        if progress.kind == "step_failed" and not progress.undo and len(seen) == 1:
+            session.out.failed_here(progress.run_id, progress.step)  # beside others nobody knows who wrote what
         if session.out.verbose and progress.kind != "step_started":
             step = f"undo {progress.step}" if progress.undo else progress.step
             what = f"{progress.run_id} {progress.kind.replace('_', ' ')} {step}".rstrip()
@@ -226,7 +230,8 @@ def _tell_failed(session: Session, client: Durable, run_ids: list[str]) -> None:
     for run_id in run_ids[:_REPORTS]:
         ends.failure_report(client.run(run_id), session)
     if len(run_ids) > _REPORTS:
-        session.out.say(f"{len(run_ids) - _REPORTS} more runs failed: durable runs list --status failed")
+        more = session.out.command("durable runs list --status failed")
+        session.out.say(f"{len(run_ids) - _REPORTS} more runs failed: {more}")
 
 
 def _tell_due(session: Session, due: Due | None) -> None:

@@ -109,8 +109,11 @@ def check(tx: Tx, *, quick: bool = False) -> list[str]:
     `quick`: without comparing the indexes with their tables, in a fifth of the time.
     """
     pragma = "quick_check" if quick else "integrity_check"
+    rows, damage = tx.rows_before_damage(f"PRAGMA {pragma}")
+    found = [f"the file is damaged: {row[pragma]}" for row in rows if row[pragma] != "ok"]
+    if damage is not None:
+        return [*found, damage.message]
     try:
-        found = [f"the file is damaged: {row[pragma]}" for row in tx.rows(f"PRAGMA {pragma}") if row[pragma] != "ok"]
         found += [
             f"a row of {row['table']} refers to a row of {row['parent']} that does not exist"
             for row in tx.rows("PRAGMA foreign_key_check")
@@ -119,5 +122,5 @@ def check(tx: Tx, *, quick: bool = False) -> list[str]:
         for sentence, sql in _BROKEN:
             found += [sentence.format(**row) for row in tx.rows(sql)]
     except DatabaseCorrupt as error:
-        return [error.message]
+        found.append(error.message)
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +40,9 @@ def refuse(target: Path, source: Path) -> Path:
     place = folder / target.name
     if str(place) in {f"{source}{suffix}" for suffix in _RESERVED}:
         raise UsageError(f"{place} belongs to the database that is to be backed up", hint="name another file")
-    if not folder.is_dir():
-        raise NotFound(f"there is no directory {folder}", hint=f"mkdir -p {folder}")
-    if target.name in ("", "..") or place.is_dir():
+    if not os.path.isdir(folder):
+        raise NotFound(f"there is no directory {folder}", hint=f"mkdir -p {shlex.quote(str(folder))}")
+    if target.name in ("", "..") or os.path.isdir(place):
         raise UsageError(f"{place} is a directory; name the file that the backup is to be")
     if os.path.lexists(place):
         raise UsageError(f"{place} is there already; a backup replaces nothing", hint="name a new file, or remove it")
@@ -75,7 +76,7 @@ def copy(
         raise DurableError(f"cannot write a copy of {source} to {target}: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
-        if target.parent.is_dir():
+        if os.path.isdir(target.parent):
             files.sync_directory(target.parent)
 
 
@@ -103,7 +104,7 @@ def _check(part: Path, vfs: str | None) -> None:
         reader.close()
     if found != ["ok"]:
         raise DatabaseCorrupt(
-            f"the copy is damaged, and was thrown away: {found[0]}", hint="durable db check  (is the database sound?)"
+            f"the copy is damaged, and was thrown away: {found[0]}", hint="durable db check   # is the database sound?"
         )
 
 

@@ -11,16 +11,17 @@ from durable_cli.store.history import STILL_WANTED
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as it is kept: `payload` is JSON text."""
+    """An event or an answer as it is kept: `payload` is JSON text. `received`: the run has got it."""
 
     id: int
+    kind: str
     name: str
     payload: str
     received: bool
     created_at: int
 
 
-_COLUMNS = "id, name, payload, received, created_at"
+_COLUMNS = "id, kind, name, payload, received, created_at"
 
 
 def _from_row(row: dict[str, Any]) -> Event:

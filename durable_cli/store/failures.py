@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -29,6 +31,10 @@ from durable_cli.errors import (
 
 _NO_SPACE = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
 _FULL_BELOW = 1 << 20  # bytes; with less than this left a failure to create a file is a full disk
+
+
+RESTORE: Final = "restore the last backup, with all durable processes stopped"
+HOW_MUCH: Final = f"durable db check   # how much of it; then {RESTORE}"
 
 
 def translate(error: apsw.Error, path: Path, system_errno: int = 0) -> DurableError:
@@ -68,7 +74,7 @@ def locked(path: Path, *, here: bool = False) -> DatabaseLocked:
     return DatabaseLocked(
         f"the database {path} stayed locked for 30 s; nothing was written",
         facts=facts if here else (),
-        hint="try again; if it stays so, a process stopped in the middle of a write: fuser " + str(path),
+        hint=f"try again; if it stays so, a process stopped in the middle of a write: fuser {_quoted(path)}",
     )
 
 
@@ -98,16 +104,21 @@ def disk_full(path: Path) -> DiskFull:
 
 def read_only(path: Path) -> DatabaseReadOnly:
     """The file, or the directory that has to take the files beside it, cannot be written by us."""
-    if path.exists() and not allowed(path, os.W_OK):
+    if os.path.exists(path) and not allowed(path, os.W_OK):
         return DatabaseReadOnly(
-            f"cannot write the database {path}", facts=_why(path), hint="run as its owner, or chmod u+w " + str(path)
+            f"cannot write the database {path}",
+            facts=_why(path),
+            hint=f"run as its owner, or chmod u+w {_quoted(path)}",
         )
-    folder = path.parent
+    folder = _nearest(path.parent)
     if not allowed(folder, os.W_OK):
+        for_what = f"where SQLite keeps the -wal and -shm files of {path.name}"
+        if folder != path.parent:
+            for_what = f"to make the directory {path.parent} there"
         return DatabaseReadOnly(
-            f"cannot write in the directory {folder}, where SQLite keeps the -wal and -shm files of {path.name}",
+            f"cannot write in the directory {folder}, {for_what}",
             facts=_why(folder),
-            hint=f"run as its owner, or chmod u+w {folder}",
+            hint=f"run as its owner, or chmod u+w {_quoted(folder)}",
         )
     return DatabaseReadOnly(f"the database {path} cannot be written", facts=_why(path))
 
@@ -128,9 +139,9 @@ def cannot_open(path: Path, system_errno: int = 0) -> DurableError:
     try:
         about = os.stat(path)
     except FileNotFoundError:
-        if not folder.exists():
+        if not os.path.exists(folder):
             return DatabaseUnusable(
-                f"cannot open {path}: the directory {folder} does not exist", hint=f"mkdir -p {folder}"
+                f"cannot open {path}: the directory {folder} does not exist", hint=f"mkdir -p {_quoted(folder)}"
             )
         return DatabaseNotFound(f"there is no database {path}")
     except NotADirectoryError:
@@ -142,7 +153,7 @@ def cannot_open(path: Path, system_errno: int = 0) -> DurableError:
     except (OSError, ValueError) as error:
         return DatabaseUnusable(f"cannot open {path}: {error}")
     if stat.S_ISDIR(about.st_mode):
-        return DatabaseUnusable(f"{path} is a directory, not a database", hint=f"--db {path / 'durable.db'}")
+        return DatabaseUnusable(f"{path} is a directory, not a database", hint=f"--db {_quoted(path / 'durable.db')}")
     if not allowed(path, os.R_OK):
         return DatabaseUnusable(f"no permission to read the database {path}", facts=_why(path))
     free = free_bytes(path)
@@ -177,6 +188,11 @@ def owner_name(uid: int) -> str:
         return str(uid)
 
 
+def _quoted(path: Path) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(str(path))
+
+
 def _why(path: Path) -> tuple[str, ...]:
     try:
         about = os.stat(path)
@@ -205,5 +221,5 @@ def _nearest(folder: Path) -> Path:
 def _corrupt(path: Path, error: apsw.Error) -> DatabaseCorrupt:
     return DatabaseCorrupt(
         f"the database {path} is damaged: {error}",
-        hint="durable db check says how much; restore the last backup with all durable processes stopped",
+        hint=HOW_MUCH,
     )

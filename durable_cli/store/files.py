@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def _refuse_strangers(path: Path, about: os.stat_result) -> None:
             raise DatabaseUnusable(
                 f"others may write {place} (mode {stat.S_IMODE(found.st_mode):04o}), so they could make durable run"
                 " their code",
-                hint=f"chmod go-w {place}",
+                hint=f"chmod go-w {shlex.quote(str(place))}",
             )
 
 
@@ -128,16 +129,16 @@ def _orphaned(path: Path, beside: list[str]) -> DatabaseUnusable:
     return DatabaseUnusable(
         f"there is no database {path}, but {' and '.join(beside)} of one that was moved or deleted",
         facts=("the last commits of that database are in its -wal file; a process may still have it open",),
-        hint=f"stop all durable processes, then bring the database back, or remove {' '.join(beside)} to begin anew",
+        hint=f"stop all durable processes, then bring the database back, or remove {shlex.join(beside)} to begin anew",
     )
 
 
 def _make(path: Path) -> None:
     folder = path.parent
     try:
-        if not folder.exists():
+        if not os.path.exists(folder):
             home = Path(os.path.realpath(os.path.expanduser("~")))
-            if home not in folder.parents and not folder.parent.exists():
+            if home not in folder.parents and not os.path.exists(folder.parent):
                 raise failures.cannot_open(path)
             _make_folders(folder)
         make_empty(path)
@@ -148,7 +149,7 @@ def _make(path: Path) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    if folder.exists():
+    if os.path.exists(folder):
         return
     _make_folders(folder.parent)
     try:

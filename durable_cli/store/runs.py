@@ -127,6 +127,25 @@ def by_prefix(tx: Tx, prefix: str, limit: int) -> list[str]:
     return [row["public_id"] for row in rows]
 
 
+def newest_ids(tx: Tx, limit: int) -> list[str]:
+    """The ids of the newest runs."""
+    return [
+        row["public_id"] for row in tx.rows("SELECT public_id FROM durable_runs ORDER BY id DESC LIMIT :n", n=limit)
+    ]
+
+
+_NEWEST_KEYS = """
+SELECT DISTINCT key FROM (
+  SELECT r.key FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
+  WHERE r.key IS NOT NULL AND (:workflow IS NULL OR w.name = :workflow) ORDER BY r.id DESC LIMIT :n)
+"""
+
+
+def newest_keys(tx: Tx, workflow: str | None, limit: int) -> list[str]:
+    """The keys of the newest runs that have one (of a workflow)."""
+    return [row["key"] for row in tx.rows(_NEWEST_KEYS, workflow=workflow, n=limit)]
+
+
 def newest(tx: Tx) -> str | None:
     """The id of the run started last."""
     found: str | None = tx.value("SELECT public_id FROM durable_runs ORDER BY id DESC LIMIT 1")

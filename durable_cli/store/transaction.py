@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from durable_cli.errors import DurableError, InternalError, UsageError
+from durable_cli.errors import DatabaseCorrupt, DurableError, InternalError, UsageError
 from durable_cli.store import failures, process
 
 
@@ -44,6 +44,17 @@ class Tx:
         """All rows, each a dict by column name."""
         names, rows = self._run(sql, bindings)
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def rows_before_damage(self, sql: str, /, **bindings: Any) -> tuple[list[dict[str, Any]], DatabaseCorrupt | None]:
+        """The rows that could be read, and what ended it where a damaged page did."""
+        names: list[str] = []
+        rows: list[tuple[Any, ...]] = []
+        damage = None
+        try:
+            self._fetch(sql, bindings, names, rows)
+        except DatabaseCorrupt as error:
+            damage = error
+        return [dict(zip(names, row, strict=True)) for row in rows], damage
 
     def row(self, sql: str, /, **bindings: Any) -> dict[str, Any] | None:
         """The first row, or None."""
@@ -95,16 +106,20 @@ class Tx:
         return cursor
 
     def _run(self, sql: str, bindings: dict[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+        names: list[str] = []
+        rows: list[tuple[Any, ...]] = []
+        self._fetch(sql, bindings, names, rows)
+        return names, rows
+
+    def _fetch(self, sql: str, bindings: dict[str, Any], names: list[str], rows: list[tuple[Any, ...]]) -> None:
+        """Add what the statement gives to `names` and `rows`, row by row: what came before an error is there."""
         self.stand()
         try:
-            rows: list[tuple[Any, ...]] = []
-            names: list[str] = []
             cursor = self._cursor().execute(sql, bindings)
             for row in cursor:
                 if not names:  # a cursor that has ended no longer knows its columns
-                    names = [column[0] for column in cursor.get_description()]
+                    names += [column[0] for column in cursor.get_description()]
                 rows.append(row)
-            return names, rows
         except UnicodeEncodeError as error:
             raise UsageError(f"{error.object!a} is not valid UTF-8, so it cannot be stored") from None
         except apsw.Error as error:

@@ -137,7 +137,7 @@ def test_from_a_file(cli):
     assert len(cli("start", "flows:echo", "--input-lines", "@work.jsonl").out.splitlines()) == 2
     bare = cli("start", "flows:echo", "--input-lines", "work.jsonl")
     assert (bare.code, "hint: --input-lines @work.jsonl" in bare.err) == (2, True)
-    assert cli("start", "flows:echo", "--input-lines", "@none").code == 2
+    assert cli("start", "flows:echo", "--input-lines", "@none").code == 3
     assert cli("start", "flows:echo", "--input-lines", "@.").code == 2
     assert len(cli("runs", "list", "--json").document) == 2
 

@@ -244,6 +244,46 @@ def as_nobody(cli: Any) -> Callable[..., tuple[int, str, str]]:
 
 
 @root_only
+def test_a_directory_that_may_not_be_entered(cli: Any, as_nobody: Any) -> None:
+    """Nobody can tell whether a database is there: the open says why it fails (78), and the path is only a path."""
+    closed = cli.dir / "closed"
+    closed.mkdir(mode=0o700)
+    named = ("--db", str(closed / "sub" / "test.db"))
+    assert as_nobody("db", "path", *named) == (0, f"{named[1]}\n", "")
+    assert as_nobody("db", "path", "--json", *named)[0] == 0
+    for argv in (
+        ("runs", "list"),
+        (),
+        ("doctor",),
+        ("exec", "--", "true"),
+        ("run", "flows:sync"),
+        ("start", "flows:sync"),
+        ("start", "flows:sync", "-n"),
+        ("run", "nobody_knows", "-n"),
+        ("schedules", "add", "s", "@daily", "flows:sync", "-n"),
+        ("cancel", "--key", "k"),
+        ("tick", "-n"),
+    ):
+        code, out, err = as_nobody(*named, *argv)
+        assert (code, "no permission to enter its directory" in out + err) == (78, True), argv
+        code, out, err = as_nobody("--json", *named, *argv)
+        assert (code, "no permission to enter its directory" in out) == (78, True), argv
+    assert as_nobody("db", "backup", "x", *named)[0] == 78
+    assert as_nobody("start", "flows:sync", "--app-dir", str(closed / "sub"))[0] == 2
+
+
+@root_only
+def test_a_directory_that_cannot_be_made_names_the_one_that_bars_it(cli: Any, as_nobody: Any) -> None:
+    """The advice is about a directory that is there, and as a shell takes it."""
+    closed = cli.dir / "read only"
+    closed.mkdir(mode=0o755)
+    code, _, err = as_nobody("start", "flows:quiet", "--db", str(closed / "sub" / "x.db"))
+    assert code == 78
+    assert f"cannot write in the directory {closed}, to make the directory {closed}/sub there" in err
+    assert err.endswith(f"hint: run as its owner, or chmod u+w '{closed}'\n")
+
+
+@root_only
 def test_a_look_by_root_locks_nobody_out(cli: Any, as_nobody: Any) -> None:
     """L07: root reads (and starts), with the owner's processes gone; the owner goes on, and all files are its own."""
     assert as_nobody("start", "flows:quiet", "--key", "a")[0] == 0

@@ -218,6 +218,7 @@ SHELLS = {
 }
 TYPED = [
     ("durable release-k", "release-key"),
+    ("durable workflows show ", "quiet"),
     ("durable keys show 'a ", "a b"),
     ("durable keys show it", "it's"),
     ("durable keys show \\`", "`touch pwned`"),

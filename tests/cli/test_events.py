@@ -41,6 +41,30 @@ def test_an_event_and_an_answer(cli, asked):
     assert cli("runs", "show", asked, "--json").document["result"] == [{"n": 1}, "blue"]
 
 
+def test_what_was_sent_is_part_of_the_run(cli, asked):
+    """`runs show` has events and answers: those that the run got, and those that wait until it asks, or for ever."""
+    cli("send-event", asked, "go", "1")
+    cli("send-event", asked, "later", '"\\u001b[31m"')
+    cli("tick")
+    cli("input", asked, "colour", "red")
+    assert [(one["kind"], one["name"], one["payload"], one["received"]) for one in shown(cli, asked)] == [
+        ("event", "go", 1, True),
+        ("event", "later", "\x1b[31m", False),
+        ("input", "colour", "red", True),
+    ]
+    told = cli("runs", "show", "--key", "k").out
+    assert "event      go  1  received  (" in told
+    assert "event      later  " in told
+    assert "  kept, not received  (" in told
+    assert "\x1b" not in told
+    cli("tick")
+    assert [one["received"] for one in shown(cli, asked)] == [True, False, True]
+
+
+def shown(cli, run_id):
+    return cli("runs", "show", run_id, "--json").document["events"]
+
+
 def test_refusals(cli, asked):
     """4 for what the state refuses, 2 for what is said wrongly, 3 for what is not there."""
     for argv, code in (

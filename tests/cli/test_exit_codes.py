@@ -67,6 +67,71 @@ def test_quiet_shows_the_output_only_on_failure(cli):
     assert long.err.splitlines()[-1].startswith("hint: durable retry ")
 
 
+CHILDREN = """
+import subprocess
+
+from durable_cli import Context, workflow
+
+
+def sync() -> None:
+    print("starting rsync")
+    subprocess.run(["sh", "-c", "echo 'rsync: connection refused' >&2; exit 12"], check=True)
+
+
+@workflow
+def copy(ctx: Context) -> None:
+    ctx.run("before", print, "done before")
+    ctx.run("sync", sync)
+
+
+@workflow
+def booked(ctx: Context) -> None:
+    ctx.run("book", lambda: None, compensate=lambda _: print("taken back\\n" * 20))
+    ctx.run("sync", sync)
+
+
+@workflow
+async def acopy(ctx: Context) -> None:
+    await ctx.run("sync", sync)
+
+
+@workflow
+def after(ctx: Context) -> None:
+    try:
+        ctx.run("sync", sync)
+    except Exception:
+        pass
+    print("outside of the steps")
+    raise ValueError("no more")
+"""
+
+
+@pytest.mark.parametrize("workflow", ["copy", "booked", "acopy"])
+def test_what_a_child_wrote_is_told_with_what_the_step_printed(cli, workflow):
+    """A step's own prints do not hide why its command failed; nor do the undo steps that come behind it."""
+    (cli.dir / "kids.py").write_text(CHILDREN)
+    told = cli("run", f"kids:{workflow}", "-q").err
+    assert "    starting rsync\n    rsync: connection refused\n" in told
+    assert "taken back" not in told
+
+
+def test_the_output_of_a_failure_outside_of_the_steps(cli):
+    """A step that failed and was caught is not where it ended."""
+    (cli.dir / "kids.py").write_text(CHILDREN)
+    assert "    rsync: connection refused\n    outside of the steps\n" in cli("run", "kids:after", "-q").err
+
+
+def test_a_tick_tells_what_a_child_wrote(cli):
+    """With one run there is no doubt who wrote it; with several each is told what was recorded of it."""
+    (cli.dir / "kids.py").write_text(CHILDREN)
+    cli("start", "kids:copy")
+    assert "    starting rsync\n    rsync: connection refused\n" in cli("tick", "-q").err
+    cli("start", "kids:copy")
+    cli("start", "kids:copy")
+    told = cli("tick", "-q").err
+    assert told.count("    starting rsync\n") == 2
+
+
 def test_a_hostile_error_is_shown_literally(cli):
     """ESC, bidi and line breaks of the user's exception do not reach the terminal."""
     result = cli("run", "flows:bad", "--input", json.dumps("\x1b[31m\u202e\x9b\nsecond"), "-q")
@@ -157,6 +222,30 @@ def test_a_key_kept_by_a_run_that_did_not_complete(cli):
     assert started.code == 0
     assert "failed" in started.err
     assert cli("runs", "list", "--format", "ids").out == started.out
+
+
+@pytest.mark.parametrize("verb", [("run", "flows:bad_once"), ("start", "flows:bad_once")])
+def test_quiet_says_of_a_taken_key_one_line(cli, verb):
+    """`error` met: who has the key, and no advice that cron would mail every minute; without -q there is some."""
+    cli("run", "flows:bad_once", "--key", "k")
+    asked = (*verb, "--key", "k", "--on-duplicate", "error")
+    result = cli(*asked, "-q")
+    assert (result.code, result.out, len(result.err.splitlines())) == (6, "", 1)
+    assert "is kept by run" in result.err
+    assert len(cli(*asked).err.splitlines()) == 3
+    assert cli(*asked, "-q", "--json").document["error"]["hint"].startswith("durable release-key ")
+
+
+def test_quiet_says_of_a_key_that_a_command_holds_one_line(cli, wait_for):
+    """So too for exec, while the holder goes on."""
+    holding = cli.process("exec", "--key", "k", "--", "sleep", "30")
+    try:
+        wait_for(lambda: cli("keys", "list", "--held", "--format", "ids").out != "")
+        result = cli("-q", "exec", "--name", "sleep", "--key", "k", "--on-duplicate", "error", "--", "true")
+        assert (result.code, result.out, len(result.err.splitlines())) == (75, "", 1)
+    finally:
+        holding.terminate()
+        holding.communicate()
 
 
 def test_a_failed_holder_lets_a_new_start_in(cli):
@@ -323,6 +412,31 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(cli):
     assert before == (cli("runs", "list", "--json").document, cli("activity", "--json").document)
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("run", "nope", "-n"),
+        ("start", "nope", "-n"),
+        ("start", "nope", "-n", "--input-lines", "-"),
+        ("schedules", "add", "s", "@daily", "nope", "-n"),
+        ("keys", "eval", "nope", "--input", "1"),
+        ("run", "nope"),
+        ("start", "nope"),
+    ],
+)
+def test_a_name_that_nobody_knows_makes_no_database(cli, argv):
+    """Looking a name up is a question; where there is no file the answer is no."""
+    folder = cli.db.parent / "new"
+    assert cli(*argv, env={"DURABLE_DB": str(folder / "test.db")}).code == 3
+    assert not folder.exists()
+
+
+def test_a_home_that_nobody_has(cli):
+    """`~name` of a user who does not exist is a name like any other, and no bug of ours."""
+    assert cli("runs", "list", "--db", "~nobody-of-this-name/x.db").code == 3
+    assert cli("start", "flows:sync", "--app-dir", "~nobody-of-this-name").code == 2
+
+
 def test_if_older(cli):
     """Anacron of any grain: nothing while the last completed run is young."""
     assert cli("run", "flows:sync", "--key", "k", "--if-older", "1h").out == "2\n"
@@ -332,6 +446,23 @@ def test_if_older(cli):
     assert cli("run", "flows:sync", "--key", "k", "--if-older", "0s").out == "2\n"
     assert cli("run", "flows:sync", "--key", "other", "--if-older", "1h").out == "2\n"
     assert len(cli("runs", "list", "--json").document) == 3
+
+
+@pytest.mark.parametrize("call", [("run", "flows:sync", "--key", "k"), ("exec", "--key", "k")])
+def test_a_dry_run_knows_if_older(cli, call):
+    """It says what the call would do: nothing, while the last completed run is young. Without a file it makes none."""
+
+    def dry(older):
+        command = ("--", "true") if call[0] == "exec" else ()
+        return cli(*call, "--if-older", older, "-n", "--json", *command)
+
+    assert dry("1d").document["action"] == "create"
+    assert not cli.db.exists()
+    cli(*call, *(("--", "true") if call[0] == "exec" else ()))
+    found = dry("1d").document
+    assert (found["action"], found["key"]) == ("nothing", "k")
+    assert "nothing to do: run " in found["reason"]
+    assert dry("0s").document["action"] == "create"
 
 
 def test_max_wait_leaves_a_run_that_rests_longer(cli):
@@ -428,6 +559,18 @@ def test_db_check(cli):
     other = cli.dir / "text.db"
     other.write_text("no database\n" * 1000)
     assert cli("db", "check", "--db", str(other)).code == 78
+
+
+def test_a_damaged_database_that_does_not_open(cli):
+    """Others are told that `db check` says more; it does not send anybody to itself."""
+    cli("run", "flows:sync")
+    with cli.db.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 3000)
+    listed, checked = cli("runs", "list"), cli("db", "check")
+    assert (listed.code, checked.code) == (78, 78)
+    assert "hint: durable db check   # how much" in listed.err
+    assert checked.err.splitlines()[-1] == "hint: restore the last backup, with all durable processes stopped"
 
 
 def test_notify_calls_the_notifier_without_user_text(cli):

@@ -101,7 +101,6 @@ def test_input_from_file_and_stdin(cli):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--input", "@nope.json"], "No such file"),
         (["--input", "@."], "directory"),
         (["--input", "{"], "line 1 column 2"),
         (["--input", "text"], "a text is written in quotes"),

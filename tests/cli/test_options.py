@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+import durable_cli
 
 POSITIONS = [
     ["--json", "runs", "list"],
@@ -194,3 +198,86 @@ def test_fields_format_and_header(cli):
     assert cli("keys", "list", "--format", "ids").out == f"{run_id}\n"
     table = cli("runs", "list", "--fields", "id,key", "--format", "table").out.splitlines()
     assert table[0].split() == ["id", "key"]
+
+
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full here")
+
+
+@FULL
+@pytest.mark.parametrize(
+    "argv", [("--version",), ("--help",), ("runs", "list", "--json"), ("help", "cron"), ("run", "--help")]
+)
+def test_a_full_disk_under_stdout_is_75(cli, argv):
+    """Trying again will help; no traceback, and not Python's 120."""
+    with open("/dev/full", "wb") as full:
+        result = cli.real(*argv, stdout=full)
+    assert (result.code, "Traceback" in result.err) == (75, False), result.err
+    assert "cannot write the answer: No space left on device" in result.err
+
+
+def test_an_interrupt_while_we_are_imported_has_no_traceback(cli):
+    """Ctrl-C in the first moments: 130, silently."""
+    (cli.dir / "site").mkdir()
+    (cli.dir / "site" / "sitecustomize.py").write_text(
+        "import sys\nclass Late:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'durable_cli.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Late())\n"
+    )
+    path = f"{cli.dir / 'site'}:{cli.full_env()['PYTHONPATH']}"
+    assert cli.real("runs", "list", env={"PYTHONPATH": path}).all == (130, "", "")
+
+
+def test_the_version_as_json(shared_cli):
+    """Exactly one JSON document, as for everything."""
+    assert shared_cli("--version", "--json").document == {"version": durable_cli.__version__}
+    assert shared_cli("--version").out == f"durable {durable_cli.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [("stats",), ("db", "check")])
+def test_an_answer_without_ids_has_none(cli, argv):
+    """No text of Python's in their place; a list of names is one."""
+    cli("run", "flows:sync", "--key", "k")
+    result = cli(*argv, "--format", "ids")
+    assert (result.code, result.out) == (2, "")
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command(shared_cli):
+    """Not that of all."""
+    assert "hint: durable run --help" in shared_cli("run", "flows:sync", "--key").err
+    assert "hint: durable runs list --help" in shared_cli("runs", "list", "--limit").err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("run", "flows:sync", "--input", "@none"),
+        ("start", "flows:sync", "--input-lines", "@none"),
+        ("schedules", "import", "none"),
+    ],
+)
+def test_a_file_that_is_not_there_is_3(cli, argv):
+    """As everything that is not found."""
+    result = cli(*argv, "--json")
+    assert (result.code, result.document["error"]["code"]) == (3, "not_found")
+
+
+def test_fields_of_a_log_count_without_a_format(cli):
+    """In a pipe: TSV of these."""
+    cli("run", "flows:bad", "--key", "k")
+    assert cli("logs", "last", "--fields", "stream,text").out == "stdout\tnoise of the step\n"
+
+
+@pytest.mark.parametrize("expression", ["99 * * * *", "0 0 31 2 *", "* * * * funday"])
+def test_print_crontab_refuses_what_no_schedule_would_take(cli, expression):
+    """A line that never fires, or stops cron from reading the others; @reboot is cron's own."""
+    result = cli("run", "flows:sync", "--key", "k", "--print-crontab", expression, "--json")
+    assert (result.code, result.document["error"]["code"]) == (2, "invalid_cron")
+    assert cli("run", "flows:sync", "--key", "k", "--print-crontab", "@reboot").code == 0
+
+
+def test_a_sync_that_fails_says_so_once(cli):
+    """Nothing about schedules on stdout where the module cannot be loaded."""
+    result = cli("schedules", "sync", "nomod")
+    assert (result.code, result.out) == (3, "")

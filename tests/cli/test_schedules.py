@@ -217,7 +217,7 @@ def test_import(cli: Any) -> None:
     ]
     again = cli("schedules", "import", "-", "--json", stdin=(cli.dir / "tab").read_bytes())
     assert [row["change"] for row in again.document] == ["unchanged", "refused", "unchanged"]
-    assert cli("schedules", "import", "nowhere").code == 2
+    assert cli("schedules", "import", "nowhere").code == 3
 
 
 def test_import_does_not_take_a_name_of_python_code(cli: Any) -> None:

@@ -140,6 +140,27 @@ def test_a_traceback_has_no_frames_of_ours(durable: Durable, kind: str, where: s
         assert "direct cause" in told
 
 
+WRONG: dict[str, Any] = {
+    "retry": lambda ctx: ctx.run("x", print, retry="often"),
+    "nested": lambda ctx: ctx.run("x", lambda: ctx.run("y", print)),
+    "input": lambda ctx: ctx.wait_for_input("x", type="nonsense"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_call_names_the_line_that_makes_it(durable: Durable, kind: str, wrong: str) -> None:
+    """What we raise for it begins in the user's file and has none of our frames."""
+
+    async def body(ctx: Any) -> None:
+        await WRONG[wrong](ctx)
+
+    error = durable.execute(define(kind, body)).run.error
+    assert error is not None
+    assert "await WRONG[wrong](ctx)" in (error.traceback or "")
+    assert f"{error.type}: " in (error.traceback or "")
+    assert "durable_cli/" not in (error.traceback or "")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("a test's own")], ids=["^C", "pytest"])
 def test_what_leaves_the_process_or_the_test_leaves(durable: Durable, error: BaseException) -> None:
     @workflow(name="leaves")

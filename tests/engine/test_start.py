@@ -580,8 +580,10 @@ def test_only_a_finished_holder_lets_its_key_go(durable: Durable, status: str, r
     run_id = put(durable, job, status, key="k")
     before = snapshot(durable)
     if status in UNFINISHED:
-        with pytest.raises(NotFinished, match=status):
+        with pytest.raises(NotFinished, match=status) as refused:
             durable.release_key(run_id)
+        verb = "runs wait" if status == "compensating" else "cancel"  # the second would be refused
+        assert refused.value.hint == f"durable {verb} {run_id}"
         assert snapshot(durable) == before
         return
     run = durable.release_key(run_id, by="me")

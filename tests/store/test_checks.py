@@ -171,3 +171,17 @@ def test_sqlites_own_checks_are_part_of_it(path: Path, damaged: Damaged) -> None
         file.seek(path.stat().st_size // 2 // 4096 * 4096)
         file.write(b"\xff" * 4096)
     assert any("damaged" in sentence for sentence in found(path))
+
+
+@pytest.mark.parametrize("table", ["durable_runs", "durable_steps", "durable_owners"])
+def test_what_is_found_before_the_check_breaks_off_is_told(path: Path, damaged: Damaged, table: str) -> None:
+    """SQLite's check names the damaged page, and then the page is met again and ends the check itself."""
+    damaged.run(1)
+    root = damaged.connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]
+    damaged.connection.close()
+    with open(path, "r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    sentences = found(path)
+    assert any(f"page {root}:" in sentence for sentence in sentences), sentences
+    assert len(sentences) == len(set(sentences)) > 1
