@@ -41,8 +41,8 @@ reading changing timetable client
 codecheck.names codecheck.rules codecheck.scopes codecheck.steps codecheck.visitor codecheck codecheck.target
 testing pytest_plugin
 render
-cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals
-cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runs cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
+cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals cli.screen
+cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
 cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.topics
 cli.app cli.complete
 __main__

@@ -29,6 +29,7 @@ from durable_cli.cli import (
     schedules,
     starting,
     topics,
+    watching,
     workflows,
     working,
 )
@@ -62,11 +63,12 @@ def build() -> Group:
     app.command("run", cls=Command)(starting.run)
     app.command("start", cls=Command)(starting.start)
     app.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})(commands.execute_command)
-    group = _typer("Runs: list, show, wait.", "runs")
+    group = _typer("Runs: list, show, logs, wait, watch.", "runs")
     group.command("list", cls=Command)(runs.list_runs)
     group.command("show", cls=Command)(runs.show)
     group.command("logs", cls=Command)(logs.show_logs)
     group.command("wait", cls=Command)(runs.wait)
+    group.command("watch", cls=Command)(watching.watch)
     app.add_typer(group)
     app.command("retry", cls=Command)(runs.retry)
     app.command("rerun", cls=Command)(runs.rerun)
