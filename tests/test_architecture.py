@@ -24,9 +24,9 @@ tracebacks patience wake terminal processes
 core.timing core.keys core.arbitration core.lifecycle core.replay core.clocks core.policies core.plain core.shapes
 core.cron_items core.cron_fields core.cron core.crontab core.schedules core.diff
 store.process store.contention store.failures store.files store.filesystem store.guard store.library store.transaction store.schema
-store.copying store.joined store.database store.checkpoint store.checks store.history store.runs store.transitions
+store.copying store.joined store.database store.checkpoint store.compacting store.console store.checks store.history store.runs store.transitions
 store.workflows store.owners store.events store.schedules store.activity store.logs store.reports store.pruning
-store.health
+store.health store.facts
 places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request reopening settling starting explaining
@@ -37,7 +37,7 @@ runner foreground producing replaying
 firing scheduling fires
 worker
 doctor
-reading changing timetable client
+reading changing timetable care client
 codecheck.names codecheck.rules codecheck.scopes codecheck.steps codecheck.visitor codecheck codecheck.target
 testing pytest_plugin
 render

@@ -101,10 +101,9 @@ def build() -> Group:
     for name, command in {**schedules.COMMANDS, "import": crontabs.import_crontab}.items():
         group.command(name, cls=Command)(command)
     app.add_typer(group)
-    group = _typer("The database file: path, check, backup.", "db")
-    group.command("path", cls=Command)(db.path)
-    group.command("check", cls=Command)(db.check)
-    group.command("backup", cls=Command)(db.backup)
+    group = _typer("The database file: path, info, check, backup, vacuum, migrate, shell.", "db")
+    for name, command in db.COMMANDS.items():
+        group.command(name, cls=Command)(command)
     app.add_typer(group)
     return cast(Group, get_command(app))
 
