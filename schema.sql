@@ -281,3 +281,71 @@ CREATE TABLE durable_activity (
 
 CREATE INDEX durable_activity_by_key ON durable_activity (key, workflow, id) WHERE key IS NOT NULL;
 CREATE INDEX durable_activity_by_moment ON durable_activity (at);
+
+-- What other programs may read. These views are the part of this file that stays as it is from version to version: the
+-- tables above may change, the names and the meaning of these columns do not (new ones may come, at the end). Moments
+-- are texts in UTC, JSON stays JSON text, and the columns are called as in the --json of `runs list`, `keys list` and
+-- `activity`. Whether an owner is alive is not in the file (the lock beside it says that), so only its pid is here.
+-- SQLite's own clock says what the last 24 hours are.
+CREATE VIEW durable_v_runs AS
+SELECT
+  r.public_id AS id,
+  w.name AS workflow,
+  r.key,
+  r.holds_key,
+  ahead.public_id AS runs_after_id,
+  r.status,
+  r.input,
+  r.result,
+  CASE WHEN json_valid(r.error) THEN json_object(
+    'type', json_extract(r.error, '$.type'), 'message', json_extract(r.error, '$.message'),
+    'step', json_extract(r.error, '$.step'), 'attempt', json_extract(r.error, '$.attempt')) ELSE r.error END AS error,
+  strftime('%Y-%m-%dT%H:%M:%fZ', r.created_at / 1000.0, 'unixepoch') AS created_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', r.started_at / 1000.0, 'unixepoch') AS started_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', r.finished_at / 1000.0, 'unixepoch') AS finished_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', r.due_at / 1000.0, 'unixepoch') AS due_at,
+  o.pid AS owner_pid,
+  r.note
+FROM durable_runs r
+JOIN durable_workflows w ON w.id = r.workflow_id
+LEFT JOIN durable_runs ahead ON ahead.id = r.runs_after_id
+LEFT JOIN durable_owners o ON o.id = r.owner_id;
+
+-- A row for every key that has runs. holder_id, status, held_since and owner_pid are of the run that holds it, null
+-- where nobody does.
+CREATE VIEW durable_v_keys AS
+SELECT
+  w.name AS workflow,
+  r.key,
+  h.public_id AS holder_id,
+  h.status,
+  strftime('%Y-%m-%dT%H:%M:%fZ', h.held_since / 1000.0, 'unixepoch') AS held_since,
+  count(*) AS runs,
+  (SELECT count(*) FROM durable_activity a
+   WHERE a.workflow = w.name AND a.key = r.key AND a.kind = 'key_duplicate'
+     AND a.at > (CAST(strftime('%s', 'now') AS INTEGER) - 86400) * 1000) AS readds_24h,
+  (SELECT b.public_id FROM durable_runs b
+   WHERE b.workflow_id = r.workflow_id AND b.key = r.key AND b.runs_after_id IS NOT NULL) AS waiting_id,
+  o.pid AS owner_pid
+FROM durable_runs r
+JOIN durable_workflows w ON w.id = r.workflow_id
+LEFT JOIN durable_runs h ON h.workflow_id = r.workflow_id AND h.key = r.key AND h.holds_key = 1
+LEFT JOIN durable_owners o ON o.id = h.owner_id
+WHERE r.key IS NOT NULL
+GROUP BY r.workflow_id, r.key;
+
+-- What happened to keys and schedules. outcome and input_changed are in details too, as in the JSON of `activity`.
+CREATE VIEW durable_v_activity AS
+SELECT
+  strftime('%Y-%m-%dT%H:%M:%fZ', a.at / 1000.0, 'unixepoch') AS at,
+  a.kind,
+  a.workflow,
+  a.key,
+  a.run_id,
+  CASE WHEN a.outcome IS NOT NULL AND json_valid(a.details) THEN json_set(
+    a.details, '$.outcome', a.outcome, '$.input_changed', json(CASE a.input_changed WHEN 1 THEN 'true' ELSE 'false' END))
+  ELSE a.details END AS details,
+  a.id,
+  a.outcome,
+  a.input_changed
+FROM durable_activity a;

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from durable_cli import explaining, foreground, starting
+from durable_cli.care import Care
 from durable_cli.changing import result_of
 from durable_cli.core.keys import check_run_id
 from durable_cli.core.policies import parse_timeout
@@ -27,15 +28,13 @@ from durable_cli.reading import AnyWorkflow
 from durable_cli.request import Request, merging, request_for
 from durable_cli.runner import silent
 from durable_cli.store.database import Tx
-from durable_cli.timetable import Timetable
 
 if TYPE_CHECKING:
-    from durable_cli.doctor import Diagnosis
     from durable_cli.outlook import Due
     from durable_cli.worker import Counts, Worker
 
 
-class Durable(Timetable):
+class Durable(Care):
     """A durable file: starts, executes and shows runs.
 
     `path` defaults to `default_path()`. `clock` gives the moment in ms UTC. The file is opened (and created, unless
@@ -335,17 +334,6 @@ class Durable(Timetable):
         from durable_cli.outlook import look
 
         return look(self._engine)
-
-    # -- care ----------------------------------------------------------------------------------------------------
-
-    def doctor(self) -> Diagnosis:
-        """What is wrong, or soon will be, with the file and what it needs. Loads no code and writes nothing.
-
-        Raises DatabaseNotFound; every other error of the file is a finding.
-        """
-        from durable_cli.doctor import examine
-
-        return examine(self._engine)
 
     # -- internal ------------------------------------------------------------------------------------------------
 

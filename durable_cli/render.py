@@ -131,6 +131,14 @@ def _coarse(seconds: int) -> str:
     return f"{seconds}s"
 
 
+def size(count: int) -> str:
+    """A number of bytes for a person: `512 B`, `4.2 MiB`."""
+    if count < 1024:
+        return f"{count} B"
+    unit = next((unit for unit in range(1, 5) if count < 1024 ** (unit + 1)), 4)
+    return f"{count / 1024**unit:.1f} {'KMGT'[unit - 1]}iB"
+
+
 def age(at: int | None, now: int) -> str:
     """How long ago, or (a second or more ahead) in how long: `4m ago`, `in 2h`. Never negative."""
     if at is None:

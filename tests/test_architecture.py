@@ -24,9 +24,9 @@ tracebacks patience wake terminal processes
 core.timing core.keys core.arbitration core.lifecycle core.replay core.clocks core.policies core.plain core.shapes core.fields
 core.cron_items core.cron_fields core.cron core.crontab core.schedules core.diff
 store.process store.contention store.failures store.files store.filesystem store.guard store.library store.transaction store.schema
-store.copying store.joined store.database store.checkpoint store.checks store.history store.runs store.transitions
+store.copying store.joined store.database store.checkpoint store.compacting store.console store.checks store.history store.runs store.transitions
 store.workflows store.owners store.events store.schedules store.activity store.logs store.reports store.pruning
-store.clock store.health
+store.clock store.health store.facts
 usercode places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request adopting reopening settling starting explaining
@@ -37,12 +37,12 @@ runner foreground producing replaying
 firing scheduling fires
 worker
 doctor
-reading changing timetable client
+reading changing timetable care client
 codecheck.names codecheck.rules codecheck.scopes codecheck.steps codecheck.visitor codecheck codecheck.target
 testing pytest_plugin
 render
-cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals
-cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runs cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
+cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals cli.screen
+cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
 cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.topics
 cli.app cli.complete
 __main__

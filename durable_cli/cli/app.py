@@ -29,6 +29,7 @@ from durable_cli.cli import (
     schedules,
     starting,
     topics,
+    watching,
     workflows,
     working,
 )
@@ -63,11 +64,12 @@ def build() -> Group:
     app.command("run", cls=Command)(starting.run)
     app.command("start", cls=Command)(starting.start)
     app.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})(commands.execute_command)
-    group = _typer("Runs: list, show, wait.", "runs")
+    group = _typer("Runs: list, show, logs, wait, watch.", "runs")
     group.command("list", cls=Command)(runs.list_runs)
     group.command("show", cls=Command)(runs.show)
     group.command("logs", cls=Command)(logs.show_logs)
     group.command("wait", cls=Command)(runs.wait)
+    group.command("watch", cls=Command)(watching.watch)
     app.add_typer(group)
     app.command("retry", cls=Command)(runs.retry)
     app.command("rerun", cls=Command)(runs.rerun)
@@ -100,10 +102,9 @@ def build() -> Group:
     for name, command in {**schedules.COMMANDS, "import": crontabs.import_crontab}.items():
         group.command(name, cls=Command)(command)
     app.add_typer(group)
-    group = _typer("The database file: path, check, backup.", "db")
-    group.command("path", cls=Command)(db.path)
-    group.command("check", cls=Command)(db.check)
-    group.command("backup", cls=Command)(db.backup)
+    group = _typer("The database file: path, info, check, backup, vacuum, migrate, shell.", "db")
+    for name, command in db.COMMANDS.items():
+        group.command(name, cls=Command)(command)
     app.add_typer(group)
     return cast(Group, get_command(app))
 

@@ -130,10 +130,15 @@ class Output:
         """Columns of the terminal that stdout is; 100 where that cannot be told."""
         if self.env.get("COLUMNS", "").isdigit() and int(self.env["COLUMNS"]) > 0:
             return int(self.env["COLUMNS"])
+        found = self.terminal_size()
+        return (found.columns if found else 0) or 100
+
+    def terminal_size(self) -> os.terminal_size | None:
+        """Of the terminal that stdout is; None: it is none."""
         try:
-            return os.get_terminal_size(self._out).columns or 100
+            return os.get_terminal_size(self._out)
         except OSError:
-            return 100
+            return None
 
     def styled(self, text: str, code: str) -> str:
         """`text` for stderr in the SGR `code`, where colour may be used."""
@@ -211,6 +216,11 @@ class Output:
         data = (text + "\n").encode(self.encoding, "backslashreplace") if text else b""
         _flush()
         self._write(self._out, data)
+
+    def draw(self, data: str) -> None:
+        """Write to the terminal that stdout is as it is: text that is ready to be shown, and movements of the cursor."""
+        _flush()
+        self._write(self._out, data.encode(self.encoding, "backslashreplace"))
 
     def reader_is_gone(self) -> bool:
         """Has the reader of stdout (a pipe, a terminal) gone away?"""

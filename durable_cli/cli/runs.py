@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from durable_cli import render
-from durable_cli.cli import ends, keyview, stepnames
+from durable_cli.cli import ends, keyview, runview
 from durable_cli.cli.executing import execute, finish, start_document
 from durable_cli.cli.options import check_choice, check_duration
 from durable_cli.cli.session import Cell, Session, check_run_options
 from durable_cli.cli.starting import DryRun, Grace, print_id, tell_explanation
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import CannotCancel
-from durable_cli.model import Run, Status, Step, StepStatus
+from durable_cli.model import Run, Status, Step
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -141,34 +141,14 @@ def show(ctx: typer.Context, run: RunArgument = None, key: RunKey = None, workfl
 
 
 def _show(session: Session, run: Run, view: KeyDetails | None, events: Sequence[Event]) -> None:
-    now, shown = session.now(), session.shown
-    word = render.status_word(str(run.status), ascii_only=session.out.ascii_only)
-    lines = [f"run        {run.id}", f"workflow   {run.workflow}", f"status     {word}"]
-    if run.key is not None:
-        held = "holds it" if run.holds_key else f"waits behind {run.runs_after_id}" if run.runs_after_id else "not held"
-        lines.append(f"key        {session.shown_key(run.key)}  ({held})")
-    moments = {"created": run.created_at, "started": run.started_at, "finished": run.finished_at, "due": run.due_at}
-    lines += [f"{name:<10} {render.iso(at)}  ({render.age(at, now)})" for name, at in moments.items() if at is not None]
-    if run.owner is not None:
-        alive = {True: "alive", False: "dead: the next start adopts the run", None: "unknown"}[run.owner.alive]
-        lines.append(f"owner      process {run.owner.pid}, {alive}")
-    if run.note is not None:
-        lines.append(f"note       {shown(run.note)}")
+    shown = session.shown
+    lines = runview.header_lines(session, run)
     lines.append(f"input      {shown(render.compact(render.value(run.input)))}")
-    if run.result is not None:
-        lines.append(f"result     {shown(render.compact(render.value(run.result)))}")
-    for step in run.steps or ():
-        icon = render.icon(str(step.status), ascii_only=session.out.ascii_only)
-        took = "" if step.finished_at is None else f"  {render.span(step.finished_at - step.started_at)}"
-        tries = f"  {step.attempts} attempts" if step.attempts > 1 else ""
-        error = f"  {shown(f'{step.error.type}: {step.error.message}')}" if step.error else ""
-        waits = f"  {shown(render.waits_for(step))}" if step.status is StepStatus.WAITING else ""
-        name = shown(stepnames.label(step, run.steps or (), ascii_only=session.out.ascii_only))
-        lines.append(f"  {step.seq:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
+    lines += runview.result_lines(session, run)
+    lines += runview.step_lines(session, run)
     lines += [_event_line(session, event) for event in events]
+    lines += runview.error_lines(session, run)
     if run.error is not None:
-        lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
-        lines += [f"           {shown(line)}" for line in stepnames.failed_undos(run)]
         lines += [f"  {shown(line)}" for line in (run.error.traceback or "").rstrip("\n").split("\n") if line]
     if view is not None:
         lines += keyview.run_lines(session, view)

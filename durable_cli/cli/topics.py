@@ -101,8 +101,9 @@ that names --db is right in spite of it; durable doctor says when cron would use
 _JSON: Final = """\
 --json: stdout holds exactly one JSON document, also for an error; everything else goes to stderr.
 
-A list gives a list, everything else an object. Names are snake_case; moments are "2026-11-29T12:00:00.123Z", UTC, with
-three digits; what is absent is null. Nothing that your code prints ends up on stdout.
+A list gives a list, everything else an object; what follows (runs watch, logs -f, activity -f) an object a line. Names
+are snake_case; moments are "2026-11-29T12:00:00.123Z", UTC, with three digits; what is absent is null. Nothing that
+your code prints ends up on stdout.
 
   durable run --json    run_id workflow key outcome status result error holder_id holder_status replaced_id
   a run                 id workflow key holds_key runs_after_id status input result error created_at started_at

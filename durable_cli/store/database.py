@@ -66,6 +66,7 @@ class Database:
         self._contention = Contention(sleep=sleep, dice=dice)
         self._wanted = wanted
         self.on_commit: Callable[[list[Notice]], None] | None = None
+        self.migrated: tuple[int, Path] | None = None  # from which schema, and the copy that was taken first
         self._connection: apsw.Connection | None = None
         self._unguard: weakref.finalize[..., Database] | None = None  # also where nobody calls `close`
         self._at_once = False  # whether SQLite comes back at once from a lock that somebody else holds
@@ -284,9 +285,8 @@ class Database:
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         wait = self._contention.patience()
-        connection.set_busy_handler(
-            lambda attempt: not self._at_once and wait(attempt)
-        )  # first: switching to WAL meets other processes
+        # First of all: switching to WAL meets other processes.
+        connection.set_busy_handler(lambda attempt: not self._at_once and wait(attempt))
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
@@ -351,7 +351,7 @@ class Database:
             if stored == 0:
                 schema.create(tx, wanted)
             elif stored != wanted.version:
-                self._back_up(stored)
+                self.migrated = stored, self._back_up(stored)
                 schema.migrate(tx, wanted, self.path)
         failure = self._commit(connection)
         if failure is not None:
@@ -359,7 +359,7 @@ class Database:
         connection.pragma("foreign_keys", 1)
         files.sync_directory(self.path.parent)
 
-    def _back_up(self, stored: int) -> None:
+    def _back_up(self, stored: int) -> Path:
         """Copy the file as it is before a migration. The write lock is held: nobody else is here, nothing changes."""
         target = self.path.with_name(f"{self.path.name}.schema-{stored}-backup")
         reader = self._connect()
@@ -367,6 +367,7 @@ class Database:
             copying.copy(reader, self.path, target, replace=True, vfs=self._vfs)
         finally:
             reader.close()
+        return target
 
     def _check_identity(self) -> None:
         """Two `stat` calls. SQLite's own HAS_MOVED looks at the database only, and as little as this does."""
