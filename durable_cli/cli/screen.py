@@ -160,8 +160,10 @@ class Screen:
 
     def wait(self, seconds: float) -> str:
         """Wait, at most so long. The key that was pressed; empty where none was (a signal ends the wait too)."""
-        watched = [self._reader, *([0] if self._keys else [])]
-        ready, _, _ = select.select(watched, [], [], seconds)
+        watched = select.poll()  # `select` ends at 1,024 open files
+        for descriptor in (self._reader, *([0] if self._keys else [])):
+            watched.register(descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in watched.poll(seconds * 1000)]
         if self._reader in ready:
             with contextlib.suppress(OSError):
                 os.read(self._reader, 4096)

@@ -283,14 +283,14 @@ def test_what_is_retried_here_is_ours_at_its_commit(
     flow = define(kind, body)
     old = durable.execute(flow, key="k").run
     broken[0] = False
-    real = foreground._execute_claim
+    real = foreground._execute_taken
 
     def later(*args: Any, **more: Any) -> Any:
         with Durable(db, clock=clock) as other:
             assert other.tick().claimed == 0
         return real(*args, **more)
 
-    monkeypatch.setattr(foreground, "_execute_claim", later)
+    monkeypatch.setattr(foreground, "_execute_taken", later)
     done = getattr(durable, how)(old.id)
     assert (done.executed, done.run.status, done.run.result, done.run.holds_key) == (True, "completed", "1", True)
     assert (done.run.id == old.id) == (how == "retry_here")
