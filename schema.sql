@@ -61,7 +61,6 @@ CREATE TABLE durable_owners (
   pid        INTEGER NOT NULL,
   kind       TEXT NOT NULL,
   created_at INTEGER NOT NULL,
-  beat_at    INTEGER,                     -- only where byte locks do not work: the last sign of life
   CONSTRAINT owner_kind_is_known CHECK (kind IN ('run', 'worker'))
 ) STRICT;
 

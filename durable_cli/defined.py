@@ -81,11 +81,6 @@ class Definition:
         return self.input.accept(merged, place="the merged input", limit=limit)
 
     @property
-    def takes_input(self) -> bool:
-        """Does its function have a parameter behind the context?"""
-        return self.parameter is not None
-
-    @property
     def place(self) -> str:
         """`file:line` for messages."""
         return f"{self.location.file}:{self.line}"

@@ -102,18 +102,10 @@ def who_else(path: str, sticky_will_do: bool) -> str | None:
         return None
     if found.st_mode & stat.S_IWOTH:
         return f"can be written by everybody ({mode})"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, found.st_uid):
+    if found.st_mode & stat.S_IWGRP:
+        from durable_cli.store.files import is_private_group  # late: it brings apsw
+
+        if is_private_group(found.st_gid, found.st_uid):
+            return None
         return f"can be written by group {found.st_gid} ({mode})"
     return None
-
-
-def _is_private(gid: int, uid: int) -> bool:
-    """Is this the group that holds only its user, as many systems make one for each?"""
-    import grp
-    import pwd
-
-    try:
-        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

@@ -219,7 +219,8 @@ def note_held_long(tx: Tx, run: Run, *, now: int) -> bool:
     workflow says so. True: something was done.
     """
     assert run.key is not None
-    policies = policies_of(tx, run.workflow)
+    known = workflows.get(tx, run.workflow)  # the row, as every list of such keys goes by
+    policies = known.policies if known else Policies()
     old = (
         run.held_since is not None and policies.max_hold_ms is not None and run.held_since < now - policies.max_hold_ms
     )

@@ -92,24 +92,25 @@ def make_empty(path: Path) -> bool:
 
 
 def others_may_write(about: os.stat_result) -> bool:
-    """May anybody but the owner (and root) write this? A group that has the owner's name and no one else is his own."""
+    """May anybody but the owner (and root) write this? His private group may."""
     mode = about.st_mode
     if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
         return False  # as in /tmp: others may add files, not touch ours
     if mode & stat.S_IWOTH:
         return True
-    return bool(mode & stat.S_IWGRP) and not _private_group(about.st_gid, about.st_uid)
+    return bool(mode & stat.S_IWGRP) and not is_private_group(about.st_gid, about.st_uid)
 
 
-def _private_group(gid: int, uid: int) -> bool:
+def is_private_group(gid: int, uid: int) -> bool:
+    """Is this the group that holds only its user, as many systems make one for each?"""
     import grp
     import pwd
 
     try:
-        group, user = grp.getgrgid(gid), pwd.getpwuid(uid).pw_name
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
     except KeyError:
         return False
-    return group.gr_name == user and set(group.gr_mem) <= {user}
+    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def _refuse_strangers(path: Path, about: os.stat_result) -> None:

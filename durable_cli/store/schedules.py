@@ -203,10 +203,3 @@ WHERE s.name = :name ORDER BY f.id DESC LIMIT :limit
 def fires(tx: Tx, name: str, limit: int) -> list[ScheduleFire]:
     """What became of the last due times of a schedule, newest first."""
     return [ScheduleFire(**row) for row in tx.rows(_FIRES, name=name, limit=limit)]
-
-
-def fire_at(tx: Tx, row_id: int, due_at: int) -> ScheduleFire | None:
-    """What became of this due time."""
-    sql = "SELECT due_at, at, outcome, run_id, missed, reason FROM durable_fires"
-    row = tx.row(f"{sql} WHERE schedule_id = :id AND due_at = :due_at", id=row_id, due_at=due_at)
-    return ScheduleFire(**row) if row else None

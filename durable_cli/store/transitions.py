@@ -70,11 +70,6 @@ def drop_key(tx: Tx, row_id: int) -> None:
     tx.change("UPDATE durable_runs SET holds_key = 0, held_since = NULL WHERE id = :id", id=row_id)
 
 
-def take_key(tx: Tx, row_id: int, now: int) -> None:
-    """The run holds its key from now on; whoever held it has dropped it before."""
-    tx.change("UPDATE durable_runs SET holds_key = 1, held_since = :now WHERE id = :id", id=row_id, now=now)
-
-
 _PROMOTE = """
 UPDATE durable_runs
 SET runs_after_id = NULL, holds_key = 1, held_since = :now,

@@ -62,7 +62,7 @@ def test_defaults() -> None:
     definition = sync.definition
     assert (definition.name, definition.reuse) == ("sync", Reuse.AFTER_CLOSE)
     assert definition.on_duplicate == OnDuplicate(Policy.USE_EXISTING)
-    assert (definition.takes_input, definition.is_async, definition.default) == (False, False, UNSET)
+    assert (definition.parameter, definition.is_async, definition.default) == (None, False, UNSET)
 
 
 def test_options() -> None:

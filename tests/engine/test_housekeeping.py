@@ -21,8 +21,8 @@ def warnings(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def holding(on_max_hold):
-    @workflow(name="holding", max_hold="1h", on_max_hold=on_max_hold)
+def holding(on_max_hold, max_hold="1h"):
+    @workflow(name="holding", max_hold=max_hold, on_max_hold=on_max_hold)
     def holding(ctx, what=None):
         return ctx.run("s", lambda: what)
 
@@ -56,6 +56,16 @@ def test_a_key_held_too_long_is_cancelled_where_the_workflow_says_so(durable, cl
     assert "max_hold" in durable.run(first).error.message
     assert durable.key(None, "k").holder.id == waiting
     assert durable.check() == []
+
+
+def test_what_is_too_long_is_one_question(durable, clock):
+    """Code that was edited counts from the next start on, for the lists and for what is done alike."""
+    run_id = durable.start(holding("report"), key="k").run_id
+    holding("cancel", max_hold="2h")
+    clock.advance(HOUR + 1)
+    Housekeeping(durable._engine).look()
+    assert durable.key(None, "k").held_too_long
+    assert [row.run_id for row in told(durable, "k", "key_held_long")] == [run_id]
 
 
 def test_stuck_keys_are_those_beyond_max_hold_too(durable, clock):
