@@ -11,7 +11,6 @@ from typing import Final
 
 from durable_cli.errors import UnsafeCode
 from durable_cli.model import Location
-from durable_cli.store.files import is_private_group
 
 COMMANDS: Final = "<durable exec>"
 """The place of the workflows that `durable exec` makes: no file, since durable itself has their code."""
@@ -114,6 +113,10 @@ def who_else(path: str, sticky_will_do: bool) -> str | None:
         return None
     if found.st_mode & stat.S_IWOTH:
         return f"can be written by everybody ({mode})"
-    if found.st_mode & stat.S_IWGRP and not is_private_group(found.st_gid, found.st_uid):
+    if found.st_mode & stat.S_IWGRP:
+        from durable_cli.store.files import is_private_group  # late: it brings apsw
+
+        if is_private_group(found.st_gid, found.st_uid):
+            return None
         return f"can be written by group {found.st_gid} ({mode})"
     return None

@@ -27,6 +27,7 @@ from durable_cli.errors import (
 )
 from durable_cli.loading import load_target, load_workflow
 from durable_cli.model import Location, OnDuplicate, Policies, Policy, Workflow
+from durable_cli.store import files
 
 ROOT = Path(__file__).parents[2]
 FLOW = "from durable_cli.definition import workflow\n"
@@ -386,7 +387,7 @@ def test_permissions_of_stored_code(
 ) -> None:
     """Code that others may write is not loaded from a stored place, as ssh treats its keys; a sticky directory is
     good enough above the app-dir, where nobody can put a module beside ours."""
-    monkeypatch.setattr(places, "is_private_group", lambda gid, uid: False)
+    monkeypatch.setattr(files, "is_private_group", lambda gid, uid: False)
     file = write(app / "flows.py")
     (app / what).chmod(mode)
     row = stored("sync", file, "sync", "flows", app)
@@ -403,7 +404,7 @@ def test_permissions_of_stored_code(
 
 def test_private_group(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the owner's private group may write is as good as the owner's."""
-    monkeypatch.setattr(places, "is_private_group", lambda gid, uid: True)
+    monkeypatch.setattr(files, "is_private_group", lambda gid, uid: True)
     file = write(app / "flows.py")
     file.chmod(0o664)
     assert load_workflow(stored("sync", file, "sync", "flows", app)).name == "sync"
