@@ -13,7 +13,7 @@ from durable_cli.errors import UsageError
 
 EXIT_CODES: Final = (
     ("0", "the run completed; a start was recorded; nothing to do and the policy says that is fine"),
-    ("1", "the run ended failed, compensated or compensation_failed; the module raised at import; any error without a number of its own"),
+    ("1", "the run ended failed or compensated; the module raised at import; any error without a number of its own"),
     ("2", "usage: an option, a key, an input that does not fit, an ambiguous id"),
     ("3", "not found"),
     ("4", "refused by the state: not finished, no key, compensating, not retryable"),
