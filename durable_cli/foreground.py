@@ -134,13 +134,13 @@ def _take_up(tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_
     epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
     if epoch is None:
         message = f"run {run.id} cannot be resumed here: {may.reason}"
-        facts, hint = _instead(run, engine.now())
+        facts, hint = _instead(run, engine.now(), works=engine.has_live_worker(tx))
         return NotResumable(message, run_id=run.id, status=str(run.status), facts=facts, hint=hint)
     return Claim(run.row_id, run.id, owner_id, epoch)
 
 
-def _instead(run: Run, now: int) -> tuple[tuple[str, ...], str]:
-    """What to do with a run that cannot be resumed: facts and a hint."""
+def _instead(run: Run, now: int, *, works: bool) -> tuple[tuple[str, ...], str]:
+    """What to do with a run that cannot be resumed: facts and a hint. `works`: is a worker alive?"""
     if run.status in (Status.FAILED, Status.CANCELLED):
         return (), f"durable retry {run.id} --foreground"
     if run.finished:
@@ -148,7 +148,8 @@ def _instead(run: Run, now: int) -> tuple[tuple[str, ...], str]:
     if run.owner is None and run.due_at is not None and run.due_at > now:
         seconds = (run.due_at - now + 999) // 1000
         at = datetime.fromtimestamp(run.due_at / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-        facts = (f"it is due at {at}Z, in {format_duration(seconds * 1000)}", "a worker goes on with it then")
+        then = "a worker goes on with it then" if works else "no worker is alive to go on with it then; a tick does"
+        facts = (f"it is due at {at}Z, in {format_duration(seconds * 1000)}", then)
         return facts, f"durable runs wait {run.id}"
     return (), f"durable runs wait {run.id}"
 
@@ -194,6 +195,7 @@ def _execute_claims(
         # Somebody else has it now, or the run we are named after still waits behind another process's.
         claim = _follow(engine, definition, named, watch)
         interrupted = claim is None and watch.stopping
+        left = claim is None and not watch.stopping and not _read(engine, named).finished
     after = executed.index(named) + 1 if named in executed else 0 if ended else len(executed)
     others = tuple(_read(engine, run_id) for run_id in executed[after:])
     return Execution(result, run, ended or bool(executed), interrupted=interrupted, left=left, promoted=others)
@@ -302,10 +304,11 @@ def _of(claim: Claim | None) -> str:
 
 def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -> Claim | None:
     """Wait for the end of a run that another process executes. Its claim, if that process dies and nobody else is
-    there to go on with it; None when it is finished or we are to stop."""
+    there to go on with it; None when it is finished, or we are to stop, or have waited long enough."""
+    began = engine.now()
     while not watch.stopping:
         run = _read(engine, run_id)
-        if run.finished:
+        if run.finished or _waits_too_long(run, watch.max_wait_ms, began, engine.now()):
             return None
         if _is_left_alone(engine, run):
 
@@ -317,6 +320,12 @@ def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -
                 return taken
         engine.pause(_LOOK_EVERY_S, watch.stop)
     return None
+
+
+def _waits_too_long(run: Run, limit: int | None, began: int, now: int) -> bool:
+    """Has a call that follows a run waited for so long, or would it, since the run rests longer?"""
+    rests_until = now if run.due_at is None else run.due_at
+    return limit is not None and max(now - began, rests_until - now) > limit
 
 
 def _is_left_alone(engine: Engine, run: Run) -> bool:
