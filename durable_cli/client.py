@@ -140,7 +140,7 @@ class Durable(Care):
         """Start and execute here until the run ends: what `durable run` does. Raises as `start`.
 
         `stop`: set it, and no further step begins; the run stays resumable. `max_wait`: leave a run that rests
-        longer. `wait`: where nothing is executed here, block until the holder's run ends.
+        longer, or is waited for longer. `wait`: where nothing is executed here, block until the holder's run ends.
         """
         refuse_start_options(unknown)
         definition = self._definition(workflow)

@@ -171,13 +171,13 @@ def _take_up(tx: Tx, engine: Engine, definition: Definition, run_id: str, owner_
     epoch = transitions.claim(tx, run.row_id, owner_id, engine.now()) if may.yes else None
     if epoch is None:
         message = f"run {run.id} cannot be resumed here: {may.reason}"
-        facts, hint = _instead(tx, run, engine.now())
+        facts, hint = _instead(tx, run, engine.now(), works=engine.has_live_worker(tx))
         return NotResumable(message, run_id=run.id, status=str(run.status), facts=facts, hint=hint)
     return _Taken(Claim(run.row_id, run.id, owner_id, epoch))
 
 
-def _instead(tx: Tx, run: Run, now: int) -> tuple[tuple[str, ...], str]:
-    """What to do with a run that cannot be resumed: facts and a hint."""
+def _instead(tx: Tx, run: Run, now: int, *, works: bool) -> tuple[tuple[str, ...], str]:
+    """What to do with a run that cannot be resumed: facts and a hint. `works`: is a worker alive?"""
     if run.status in (Status.FAILED, Status.CANCELLED):
         return (), f"durable retry {run.id} --foreground"
     if run.finished:
@@ -189,7 +189,8 @@ def _instead(tx: Tx, run: Run, now: int) -> tuple[tuple[str, ...], str]:
     if run.owner is None and run.due_at is not None and run.due_at > now:
         seconds = (run.due_at - now + 999) // 1000
         at = datetime.fromtimestamp(run.due_at / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-        facts = (f"it is due at {at}Z, in {format_duration(seconds * 1000)}", "a worker goes on with it then")
+        then = "a worker goes on with it then" if works else "no worker is alive to go on with it then; a tick does"
+        facts = (f"it is due at {at}Z, in {format_duration(seconds * 1000)}", then)
         return facts, f"durable runs wait {run.id}"
     return (), f"durable runs wait {run.id}"
 
@@ -231,7 +232,9 @@ def _execute_claims(
             break
         # Somebody else has it now, or the run we are named after still waits behind another process's.
         taken = _follow(engine, definition, named, watch)
-        interrupted = taken.claim is None and not taken.ended and watch.stopping
+        over = taken.claim is None and not taken.ended
+        interrupted = over and watch.stopping
+        left = over and not watch.stopping and not _read(engine, named).finished
     others = () if after is None else tuple(_read(engine, run_id) for run_id in executed[after:])
     did = bool(executed) or taken.ended
     return Execution(result, run, did, interrupted=interrupted, left=left, promoted=others)
@@ -336,10 +339,11 @@ def _promoted_by_others(engine: Engine, claim: Claim) -> Claim | None:
 
 def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -> _Taken:
     """Wait for the end of a run that another process executes, and take it up if that process dies and nobody else is
-    there to go on with it. Nothing taken: it is finished, or we are to stop."""
+    there to go on with it. Nothing taken: it is finished, or we are to stop, or have waited long enough."""
+    began = engine.passed()
     while not watch.stopping:
         run = _read(engine, run_id)
-        if run.finished:
+        if run.finished or _waits_too_long(run, watch.max_wait_ms, engine.passed() - began, engine.now()):
             break
         if engine.database.read(lambda tx, run=run: _is_left_alone(tx, engine, run)):  # type: ignore[misc]
 
@@ -353,6 +357,11 @@ def _follow(engine: Engine, definition: Definition, run_id: str, watch: Watch) -
         if run.owner is not None or not _executed_other(engine, run.row_id, watch, started=False):
             engine.pause(_LOOK_EVERY_S, watch.stop)
     return _Taken(None)
+
+
+def _waits_too_long(run: Run, limit: int | None, waited: int, now: int) -> bool:
+    """Has a call that follows a run waited for so long, or would it, since the run rests longer?"""
+    return limit is not None and max(waited, 0 if run.due_at is None else run.due_at - now) > limit
 
 
 def _is_left_alone(tx: Tx, engine: Engine, run: Run) -> bool:

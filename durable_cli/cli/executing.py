@@ -138,9 +138,7 @@ def finish(
     if execution.interrupted or (number is not None and not run.finished):
         return _interrupted(session, run, number)
     if execution.left:
-        session.out.say(
-            f"run {run.id} rests until {render.iso(run.due_at)}; to go on then: {ends.how_to_go_on(run, session)}"
-        )
+        session.out.say(_where_it_was_left(session, run, executed=execution.executed))
         return 8
     held_before = start is not None and start.outcome is Outcome.EXISTING and not execution.executed
     if held_before and not (wait and start is not None and _unfinished(start.holder_status)):
@@ -153,6 +151,14 @@ def finish(
     code = _tell_end(session, client, run, report)
     others_bad = [ends.other_ended_badly(other, session) for other in execution.promoted]
     return code or int(any(others_bad))
+
+
+def _where_it_was_left(session: Session, run: Run, *, executed: bool) -> str:
+    if not executed:
+        wait = session.out.command(f"durable runs wait {run.id}")
+        return f"run {run.id} is {run.status} and not executed here; to wait on for it: {wait}"
+    until = "something comes" if run.due_at is None else render.iso(run.due_at)
+    return f"run {run.id} rests until {until}; to go on then: {ends.how_to_go_on(run, session)}"
 
 
 def _unfinished(status: Status | None) -> bool:

@@ -154,7 +154,11 @@ def run(
     ] = False,
     max_wait: Annotated[
         str | None,
-        typer.Option("--max-wait", metavar="DURATION", help="Leave (exit 8) when the run rests longer than this."),
+        typer.Option(
+            "--max-wait",
+            metavar="DURATION",
+            help="Leave (exit 8) when the run rests, or --wait waits, longer than this.",
+        ),
     ] = None,
     if_older: Annotated[
         str | None,

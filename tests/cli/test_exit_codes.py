@@ -475,6 +475,25 @@ def test_max_wait_leaves_a_run_that_rests_longer(cli):
     assert cli("keys", "list", "--held", "--stuck", "0s", "--format", "ids").out.strip() == document["id"]
 
 
+def test_max_wait_leaves_a_run_of_another_process(cli, wait_for):
+    """With --wait, too: when so much time is over, or at once where that run is known to rest longer. It goes on."""
+    resting = cli.process("run", "flows:flaky", "--key", "rests")
+    working = cli.process("run", "flows:slow", "--key", "works")
+    try:
+        wait_for(lambda: cli("runs", "list", "--status", "waiting", "--format", "ids").out != "")
+        wait_for(lambda: cli("runs", "list", "--status", "running", "--format", "ids").out != "")
+        for workflow, key, limit in (("flaky", "rests", "10m"), ("slow", "works", "100ms")):
+            left = cli("run", f"flows:{workflow}", "--key", key, "--wait", "--max-wait", limit)
+            assert (left.code, left.out) == (8, "")
+            assert "durable runs wait " in left.err.splitlines()[-1]
+        (cli.dir / "go").touch()
+        assert cli("run", "flows:slow", "--key", "works", "--wait", "--max-wait", "1h").code == 0
+    finally:
+        for process in (resting, working):
+            process.kill()
+            process.communicate()
+
+
 def test_report_changes_and_never(cli):
     """`changes`: one report when it breaks, one line when it works again; `never`: the exit code alone."""
     (cli.dir / "moody.py").write_text(

@@ -384,8 +384,9 @@ def test_a_resting_run_of_a_dead_owner_waits_for_its_time(durable: Durable, db: 
     else:
         early = durable.execute(flow, key="k", on_duplicate=policy)
         assert (early.executed, early.start and early.start.outcome) == (False, "existing")
-    with pytest.raises(NotResumable, match="not due"):
+    with pytest.raises(NotResumable, match="not due") as refused:
         durable.resume(run_id, definition=flow.definition)
+    assert "no worker is alive" in refused.value.facts[1]
     resting = durable.run(run_id)
     assert (resting.status, resting.due_at, resting.crashes, resting.owner) == ("waiting", due, 0, None)
     clock.advance(3_600_000)
