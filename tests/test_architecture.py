@@ -42,7 +42,7 @@ codecheck.names codecheck.rules codecheck.scopes codecheck.steps codecheck.visit
 testing pytest_plugin
 render
 cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals
-cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runs cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
+cli.following cli.bulk cli.stepnames cli.ends cli.rests cli.executing cli.starting cli.keyview cli.runs cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
 cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.topics
 cli.app cli.complete
 __main__

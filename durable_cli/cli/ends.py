@@ -135,17 +135,18 @@ def how_to_go_on(run: Run, session: Session) -> str:
     return session.out.command(f"durable resume {run.id}")
 
 
-def waits_until(run: Run, session: Session) -> str | None:
-    """`16:07:11 (in 13s)` for a run that is not due yet; with its day where that is another one. None: it is due."""
+def moment(due_at: int | None, session: Session, *, ages: bool = True) -> str | None:
+    """`16:07:11 (in 13s)` for a moment to come; with its day where that is another one. None: there is none, or it is
+    over. `ages` False: without the part in parentheses, for a line that is read later."""
     now = session.now()
-    if run.finished or run.due_at is None or run.due_at <= now:
+    if due_at is None or due_at <= now:
         return None
     try:
-        at, today = datetime.fromtimestamp(run.due_at / 1000), datetime.fromtimestamp(now / 1000)
+        at, today = datetime.fromtimestamp(due_at / 1000), datetime.fromtimestamp(now / 1000)
     except (OverflowError, ValueError, OSError):
-        return str(render.iso(run.due_at))
+        return str(render.iso(due_at))
     day = "" if at.date() == today.date() else f"{at:%Y-%m-%d} "
-    return f"{day}{at:%H:%M:%S} ({render.age(run.due_at, now)})"
+    return f"{day}{at:%H:%M:%S}" + (f" ({render.age(due_at, now)})" if ages else "")
 
 
 def notify(run: Run) -> bool:

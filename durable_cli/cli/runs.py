@@ -113,7 +113,10 @@ def run_table(
         elif run.id in waits:
             steps = waits[run.id]
             more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
-            note = session.shown(f"{steps[0].name}: {render.waits_for(steps[0], now)}{more}")
+            name = (
+                "" if steps[0].kind in ("event", "input") else f"{steps[0].name}: "
+            )  # else what they wait for says it
+            note = session.shown(f"{name}{render.waits_for(steps[0], now)}{more}")
         elif run.due_at is not None and run.due_at > now:
             note = f"due {render.age(run.due_at, now)}"
         key = session.shown_key(run.key) + ("" if run.holds_key or run.key is None else " (not held)")

@@ -289,7 +289,7 @@ def start(
         begins = f"; it begins {moments.told(found.due_at, session)}" if later and found.due_at is not None else ""
         session.out.note(note_of(result.outcome, found.id) + begins)
         return 0
-    tell_existing(session, found, works=client.has_worker)
+    tell_existing(session, client, found)
     return 0 if conflict_exit_code is None else conflict_exit_code
 
 
