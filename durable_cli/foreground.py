@@ -25,6 +25,7 @@ from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
 from durable_cli.settling import look_after
 from durable_cli.store import activity, runs, transitions
 from durable_cli.store.database import Tx
+from durable_cli.values import same_value
 
 _LOOK_EVERY_S = 0.2
 """How often a process that rests or follows looks whether the file says something new."""
@@ -81,7 +82,19 @@ def execute(engine: Engine, definition: Definition, request: Request, *, watch: 
         assert run is not None
         if not wait or run.finished:
             return Execution(started.result, run, executed=started.ended)
+    elif started.result.outcome in _GOES_ON:
+        _tell_taken_up(engine, request, started.claim, started.result.outcome, watch)
     return _execute_claim(engine, definition, started.claim, started.result, watch, ended=started.ended)
+
+
+_GOES_ON = (Outcome.RESUMED, Outcome.QUEUED, Outcome.EVENT_SENT)
+"""What a start does that, where it executes something at once, executes a run that was there before."""
+
+
+def _tell_taken_up(engine: Engine, request: Request, claim: Claim, outcome: Outcome, watch: Watch) -> None:
+    run = engine.database.read(lambda tx: runs.get(tx, claim.row_id))
+    other = outcome is Outcome.RESUMED and not same_value(request.input, run.input)  # else it went somewhere
+    watch.progress(Progress("taken_up", run.id, "", other_input=other))
 
 
 def _id(started: starting.Started) -> str:

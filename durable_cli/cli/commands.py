@@ -97,7 +97,7 @@ def execute_command(
                 definition, stop=stop, wait=wait, timeout=timeout, progress=progress, **asked
             ),
             grace_ms=grace_ms,
-            silent=True,
+            command=True,
         )
     except KeyTaken as error:
         code = errors.report(error, session.out)

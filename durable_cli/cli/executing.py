@@ -25,15 +25,16 @@ _SAID_BADLY: Final = (Status.FAILED, Status.COMPENSATED, Status.COMPENSATION_FAI
 
 
 class Steps:
-    """What is said of each step: one line when it is over, and a live one while it runs. `silent`: nothing."""
+    """What is said of each step: one line when it is over, and a live one while it runs. `command`: the run is one of
+    `durable exec`, and what the command itself prints is all that is said of it."""
 
-    def __init__(self, session: Session, client: Durable, *, always: bool, silent: bool = False) -> None:
+    def __init__(self, session: Session, client: Durable, *, always: bool, command: bool = False) -> None:
         self._session = session
         self._client = client
         self._out = session.out
         self._shown = session.shown
-        told = always or session.out.verbose or session.out.terminal_err
-        self._said = told and not (silent or session.out.quiet)
+        self._told = (always or session.out.verbose or session.out.terminal_err) and not session.out.quiet
+        self._command = command
         self._began = 0.0
         self.run_id: str | None = None
         self.resting = False
@@ -44,7 +45,9 @@ class Steps:
         self.resting = progress.kind == "resting"
         if progress.kind == "step_failed" and not progress.undo:
             self._out.failed_here(progress.run_id, progress.step)
-        if not self._said:
+        if progress.kind == "taken_up" and self._told:
+            self._taken_up(progress)
+        if not self._told or self._command:
             return
         step, message = self._shown(progress.step), self._shown(progress.message or "")
         step = f"undo {step}" if progress.undo else step
@@ -59,10 +62,19 @@ class Steps:
             self._out.say(f"  {self._icon('failed', '31')} {step}{again}: {message}")
         elif progress.kind == "step_retrying":
             self._out.say(f"  {self._icon('retrying', '33')} {step}{again}: {message}")
-        elif progress.kind == "replayed":
-            self._out.say(f"  {self._icon('completed', '32')} {step}  recorded before")
         elif progress.kind == "resting":
             self._rests(progress)
+
+    def _taken_up(self, progress: Progress) -> None:
+        """A run that was there before goes on; what this call gave may not be what it goes on with."""
+        run = self._client.run(progress.run_id)
+        now, steps = self._session.now(), len(run.steps or ())
+        about = f"recorded {render.age(run.created_at, now)}, not begun yet"
+        if run.epoch > 1 or steps:
+            begun = render.age(run.created_at if run.started_at is None else run.started_at, now)
+            about = f"begun {begun}, {steps} step{'' if steps == 1 else 's'} recorded"
+        own = f"; its own {'command' if self._command else 'input'} is used, not the one given"
+        self._out.say(f"goes on with run {run.id} ({about}){own if progress.other_input else ''}")
 
     def _rests(self, progress: Progress) -> None:
         """What the run waits for. Where somebody has to give it that, the command stays to be copied."""
@@ -87,10 +99,10 @@ def execute(
     *,
     grace_ms: int,
     step_by_step: bool = False,
-    silent: bool = False,
+    command: bool = False,
 ) -> tuple[Execution, int | None]:
     """Call the client under signals and progress. Returns what it did and the signal that interrupted it."""
-    steps = Steps(session, client, always=step_by_step, silent=silent)
+    steps = Steps(session, client, always=step_by_step, command=command)
 
     def say(number: int, again: bool) -> None:
         _say_signal(session, number, again, grace_ms, steps)
