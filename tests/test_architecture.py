@@ -58,7 +58,6 @@ LONG_MODULES = {
     "errors": "one tree, to be read and compared as one list",
 }
 LONG_FUNCTIONS = {
-    "cli.starting.run": "its parameters are the options of `durable run`, with their help",
     "cli.commands.execute_command": "its parameters are the options of `durable exec`, with their help",
 }
 EVALUATES = {

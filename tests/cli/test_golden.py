@@ -84,6 +84,7 @@ def normal(text: str, cli, names: dict[str, str]) -> str:
     text = re.sub(r"\b\d+\.\ds\b", "<took>", text)
     text = re.sub(r"\b[a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{9}\b(?<=[0-9a-z]{10})(?=.*)", _unless_word, text)
     text = re.sub(r"(/\S+/)?python3?(\.\d+)? -m durable_cli", "<durable>", text)
+    text = re.sub(r"(?<=-)[0-9a-f]{8}(?=[.\s])", "<hash>", text)
     text = re.sub(r'", line \d+', '", line <n>', text)
     text = re.sub(r"[─-]{20,}", "<rule>", text)
     return re.sub(r" {3,}", "   ", text)

@@ -60,9 +60,9 @@ def test_params_for_an_input_that_is_no_object(more):
 def test_a_line_for_a_file_that_is_not_there(more, form):
     """Exit 3 as `run` would; a word on the missing key at a terminal (here -v)."""
     assert more("run", "nope.py:x", *form).code == 3
-    assert more("run", "more.py:text", *form).err == ""
-    assert "without --key" in more("run", "more.py:text", *form, "-v").err
-    assert "without --key" not in more("run", "more.py:text", *form, "-v", "--key", "k").err
+    assert more("run", "more.py:nap", *form).err == ""
+    assert "without --key" in more("run", "more.py:nap", *form, "-v").err
+    assert "without --key" not in more("run", "more.py:nap", *form, "-v", "--key", "k").err
 
 
 def test_steps_by_branch_and_undo_steps_by_name(more):
