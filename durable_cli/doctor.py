@@ -37,7 +37,8 @@ LATE_MS: Final = 5 * 60_000
 STUCK_MS: Final = 86_400_000
 """From when on an unfinished holder is called stuck, unless its workflow has a `max_hold`."""
 _MOST: Final = 10
-_WORKER: Final = "durable worker   # or in the crontab: * * * * * durable -q tick"
+WORKER: Final = "durable worker"
+"""What mends that nobody executes; the command line adds the line for a crontab."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,7 @@ def _runs(seen: _Seen) -> Iterator[Finding]:
         told = [_count(seen.ahead, "run") + " that nobody executes"] if seen.ahead else []
         told += [_count(active, "active schedule")] if active else []
         if told:
-            yield Finding("workers", "note", f"no worker is alive to go on with {' and '.join(told)}", _WORKER)
+            yield Finding("workers", "note", f"no worker is alive to go on with {' and '.join(told)}", WORKER)
 
 
 def _nobody(seen: _Seen) -> str:
@@ -298,7 +299,7 @@ def _remedy(seen: _Seen, late: list[Run]) -> tuple[str, tuple[str, ...]]:
     facts = tuple(f"{run.id} {run.workflow}" for run in late[:3])
     if seen.workers:
         return f"durable runs show {late[0].id}", facts
-    return _WORKER, facts
+    return WORKER, facts
 
 
 def _schedules(seen: _Seen) -> Iterator[Finding]:
@@ -311,7 +312,7 @@ def _schedules(seen: _Seen) -> Iterator[Finding]:
             "schedules",
             "warning",
             f"nobody fires the schedules: {_count(len(late), 'schedule')} due for more than {format_duration(LATE_MS)}",
-            _WORKER,
+            WORKER,
             tuple(late[:3]),
         )
 
