@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -11,6 +12,8 @@ def main() -> int:
 
     open_standard_descriptors()
     tolerate_readers_that_leave()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # so our parent left it: how a child of ours ends is lost
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     argv = sys.argv[1:]
     if argv == ["--version"]:
         from durable_cli import __version__

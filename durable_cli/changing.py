@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from durable_cli import explaining, lookup, settling, starting
 from durable_cli.core import arbitration
@@ -30,16 +30,10 @@ from durable_cli.model import (
     Status,
 )
 from durable_cli.pruning import Pruned, prune
-from durable_cli.reading import Reader, statuses_of
+from durable_cli.reading import AnyWorkflow, Reader, statuses_of
 from durable_cli.store import events, runs
 from durable_cli.store.database import Tx
 from durable_cli.values import codec
-
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
-AnyWorkflow = WorkflowFunction[..., Any] | Definition | str
 
 
 class Changer(Reader):
@@ -70,7 +64,7 @@ class Changer(Reader):
         found = self.run(run)
 
         def write(tx: Tx) -> DurableError | None:
-            return settling.retry(tx, runs.get(tx, found.row_id), now=self._engine.now())
+            return settling.retry(tx, runs.again(tx, found), now=self._engine.now())
 
         _raise(self._engine.write(write))
         return self.run(found.id)
@@ -81,7 +75,7 @@ class Changer(Reader):
         engine, new_id = self._engine, self._engine.new_id()
 
         def write(tx: Tx) -> starting.Started | arbitration.Rerun:
-            again = runs.get(tx, found.row_id)
+            again = runs.again(tx, found)
             return starting.rerun(tx, again, run_id=new_id, now=engine.now(), alive=engine.alive)
 
         answer = engine.write(write)
@@ -116,7 +110,7 @@ class Changer(Reader):
             if found is None:
                 return CancelResult(0, None, None)
             answer = settling.cancel(tx, found, now=engine.now(), reason=reason)
-            now = runs.get(tx, found.row_id)
+            now = runs.again(tx, found)
             return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
 
         return engine.write(write)
@@ -127,7 +121,7 @@ class Changer(Reader):
         who = by or _user()
 
         def write(tx: Tx) -> DurableError | None:
-            return settling.release(tx, runs.get(tx, found.row_id), by=who, now=self._engine.now())
+            return settling.release(tx, runs.again(tx, found), by=who, now=self._engine.now())
 
         _raise(self._engine.write(write))
         return self.run(found.id)
@@ -135,12 +129,12 @@ class Changer(Reader):
     def explain_retry(self, run: str) -> Explanation:
         """What `retry` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.retry(tx, runs.get(tx, found.row_id)))
+        return self._read(lambda tx: explaining.retry(tx, runs.again(tx, found)))
 
     def explain_rerun(self, run: str) -> Explanation:
         """What `rerun` would do now, and why. Raises RunNotFound."""
         found = self.run(run)
-        return self._read(lambda tx: explaining.rerun(tx, runs.get(tx, found.row_id)))
+        return self._read(lambda tx: explaining.rerun(tx, runs.again(tx, found)))
 
     def explain_cancel(
         self, run: str | None = None, *, key: str | None = None, workflow: str | None = None
@@ -181,7 +175,15 @@ class Changer(Reader):
         """
         found = self.run(run)
         text = codec(Any).accept(payload, place="payload", limit=self._engine.max_value_bytes)
-        return self._deliver(found, "event", check_step_name(name, "an event"), text, buffer)
+        check_step_name(name, "an event")
+
+        def refused(tx: Tx, now: int) -> DurableError | None:
+            if buffer or events.waits_for(tx, found.row_id, "event", name, now):
+                return None
+            message = f"run {found.id} does not wait for {name!r} now"
+            return NotWaiting(message, run_id=found.id, status=str(found.status))
+
+        return self._deliver(found, "event", name, text, refused)
 
     def provide_input(self, run: str, name: str, value: object) -> Run:
         """Answer what a run asks a person (`ctx.wait_for_input`). Raises RunNotFound, NotWaiting,
@@ -191,33 +193,41 @@ class Changer(Reader):
         if asked is None and found.finished:
             message = f"run {found.id} is {found.status}: it asks for nothing any more"
             raise AlreadyFinished(message, run_id=found.id, status=str(found.status))
+        not_asked = NotWaiting(
+            f"run {found.id} does not ask for {name!r} now",
+            run_id=found.id,
+            status=str(found.status),
+            hint="durable inputs",
+        )
         if asked is None:
-            raise NotWaiting(
-                f"run {found.id} does not ask for {name!r} now",
-                run_id=found.id,
-                status=str(found.status),
-                hint="durable inputs",
-            )
+            raise not_asked
         text = answer(asked.details, value, load_code=lambda: self._definition(found.workflow))
-        return self._deliver(found, "input", name, text, False)
+
+        def refused(tx: Tx, now: int) -> DurableError | None:
+            # Somebody else may have answered since, or the run may ask something else by that name.
+            still = events.waits_for(tx, found.row_id, "input", name, now) and asked in lookup.questions(tx, found.id)
+            return None if still else not_asked
+
+        return self._deliver(found, "input", name, text, refused)
 
     def inputs(self, *, run: str | None = None) -> list[Question]:
         """What unfinished runs ask people now, oldest first."""
         return self._read(lambda tx: lookup.questions(tx, run))
 
-    def _deliver(self, found: Run, kind: str, name: str, payload: str, buffer: bool) -> Run:
+    def _deliver(
+        self, found: Run, kind: str, name: str, payload: str, refused: Callable[[Tx, int], DurableError | None]
+    ) -> Run:
         now = self._engine.now()
 
         def write(tx: Tx) -> DurableError | None:
-            run = runs.get(tx, found.row_id)
+            run = runs.again(tx, found)
             if run.finished:
                 message = f"run {run.id} is {run.status}: it receives nothing any more"
                 return AlreadyFinished(message, run_id=run.id, status=str(run.status))
-            if not buffer and not events.waits_for(tx, run.row_id, kind, name, now):
-                message = f"run {run.id} does not wait for {name!r} now"
-                return NotWaiting(message, run_id=run.id, status=str(run.status))
-            settling.send_event(tx, run, name, payload, now=now, kind=kind)
-            return None
+            refusal = refused(tx, now)
+            if refusal is None:
+                settling.send_event(tx, run, name, payload, now=now, kind=kind)
+            return refusal
 
         _raise(self._engine.write(write))
         return self.run(found.id)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from durable_cli import explaining, foreground, starting
-from durable_cli.changing import AnyWorkflow, result_of
+from durable_cli.changing import result_of
 from durable_cli.core.keys import check_run_id
 from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, parse_duration
@@ -23,6 +23,7 @@ from durable_cli.model import (
     StartResult,
 )
 from durable_cli.producing import definition_within, later_moment, requests_of, start_many, start_within
+from durable_cli.reading import AnyWorkflow
 from durable_cli.request import Request, merging, request_for
 from durable_cli.runner import silent
 from durable_cli.store.database import Tx

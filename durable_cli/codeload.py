@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from durable_cli.definition import Definition, loaded_definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError
+from durable_cli.errors import DurableError, TooManyThreads
 from durable_cli.loading import load_workflow
 from durable_cli.model import Workflow
 from durable_cli.patience import Patience
@@ -19,6 +19,15 @@ from durable_cli.store import transitions, workflows
 
 _LEAVE_ALONE_S = 30.0
 """How long code that cannot be loaded is left alone."""
+
+
+def begin(name: str, target: Callable[..., None], *args: object) -> None:
+    """Call that in a thread of its own. Raises TooManyThreads: it was not called."""
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise TooManyThreads(f"no more threads can be started in this process: {error}") from error
 
 
 class CodeLoader:
@@ -50,14 +59,18 @@ class CodeLoader:
         return [*loading, *self._failures.left_alone()]
 
     def ready(self, names: set[str]) -> set[str]:
-        """Those of these workflows whose code is here; the others begin to be loaded."""
+        """Those of these workflows whose code is here; the others begin to be loaded. Raises TooManyThreads."""
         with self._lock:
             here = names & self._loaded
             missing = names - self._loaded - self._loading
             self._loading |= missing
-        for name in missing:
-            load = threading.Thread(target=self._load, args=(name,), name=f"durable-load-{name}", daemon=True)
-            load.start()
+        try:
+            for name in sorted(missing):
+                begin(f"durable-load-{name}", self._load, name)
+                missing.discard(name)
+        finally:
+            with self._lock:
+                self._loading -= missing
         return here
 
     def get(self, known: Workflow) -> Definition | None:

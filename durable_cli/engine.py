@@ -38,6 +38,10 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _monotonic() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 def random_id() -> str:
     """Ten random letters, the first no digit. Ids that begin with the time would have useless prefixes."""
     return secrets.choice(_LETTERS) + "".join(secrets.choice(_ALPHABET) for _ in range(9))
@@ -65,6 +69,8 @@ class Engine:
     ) -> None:
         self.max_value_bytes = max_value_bytes
         self.now = clock or wall_clock
+        self.passed = clock or _monotonic
+        """Milliseconds, for how long something takes in this process: no step of the wall clock changes that."""
         self.new_id = ids or random_id
         self.dice = dice or random.random
         # For users' tests (`durable_cli.testing`): unwind and replay the function after each operation it recorded;
@@ -115,6 +121,23 @@ class Engine:
             return owner_id
 
         return self.write_as_owner(write)
+
+    def step_down(self) -> None:
+        """Be no worker any more: nobody shall leave anything to us. Raises an error of the file, which cannot say it;
+        then the lock says it, unless this process still executes something."""
+        try:
+            self.become("run")
+        except DurableError:
+            if not self.mine():
+                self.liveness.release(self._be_nobody())
+            raise
+
+    def _be_nobody(self) -> int:
+        """Forget which owner this process is, for the next write to make it another one. Returns the owner's id."""
+        assert self._owner is not None
+        owner_id = self._owner[1]
+        self._owner = None
+        return owner_id
 
     def write_as_owner(self, operation: Callable[[Tx, int], T], *, landed: Callable[[Tx], T | None] | None = None) -> T:
         """`write` for an operation that makes this process the owner of something.
@@ -292,8 +315,7 @@ class Engine:
         that still executes is accepted any more. The next write makes it another owner."""
         if self._owner is None or self._owner[0] != os.getpid():
             return
-        owner_id = self._owner[1]
-        self._owner = None
+        owner_id = self._be_nobody()
 
         def write(tx: Tx) -> None:
             for run in runs.owned_by(tx, owner_id):
@@ -306,8 +328,7 @@ class Engine:
         """Give up being an owner, unless a thread of this process executes or works as one, and close the file."""
         busy = self.working == os.getpid() or bool(self.mine())
         if not busy and self._owner is not None and self._owner[0] == os.getpid():
-            owner_id = self._owner[1]
-            self._owner = None
+            owner_id = self._be_nobody()
             try:
                 self.write(lambda tx: self._resign(tx, owner_id))
             except DurableError:

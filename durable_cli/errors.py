@@ -320,8 +320,17 @@ class DiskError(DurableError):
     """The disk failed."""
 
 
-FILE_ERRORS: Final = (DatabaseLocked, DiskFull, DatabaseReadOnly, DatabaseUnusable, OutcomeUnknown, DiskError)
+FILE_BROKEN: Final = (DatabaseReadOnly, DatabaseUnusable, OutcomeUnknown, DiskError)
+"""Waiting does not help, and limping on with such a file loses work."""
+
+FILE_ERRORS: Final = (DatabaseLocked, DiskFull, *FILE_BROKEN)
 """What is wrong with the file, and with nothing that anybody asked for."""
+
+
+class TooManyThreads(DurableError):
+    """This process may have no more threads now; trying again later helps."""
+
+    exit_code = 75
 
 
 class InvalidConfig(DurableError):
@@ -394,8 +403,8 @@ class ChildFailed(StepFailed):
 class ShellFailed(StepFailed):
     """The command of `ctx.shell` could not be run, was killed, or did not exit with 0.
 
-    `exit_code` is None where a signal (`signal`, its number) or a timeout ended it. As in a shell, 127 means that there
-    is no such program and 126 that it cannot be executed. `output`: its last lines.
+    `exit_code` is None where a signal (`signal`, its number) or a timeout ended it, or where how it ended is lost. As in
+    a shell, 127 means that there is no such program and 126 that it cannot be executed. `output`: its last lines.
     """
 
     carried = ("exit_code", "signal", "output")

@@ -6,7 +6,8 @@ claim the due time and move on to the next. Who comes second finds another row t
 
 Each schedule fires on its own. One whose code cannot be loaded, whose stored expression cannot be read or whose input
 is refused has failed at this due time; that is recorded on it, and the others fire. Five such failures in a row pause
-it. A taken key is no failure. Errors of the file are nobody's failure: they are raised, and what was due stays due.
+it. A taken key is no failure. Errors of the file (and of a process at its limits) are nobody's failure: they are
+raised, and what was due stays due.
 """
 
 from __future__ import annotations
@@ -19,14 +20,11 @@ from durable_cli.core.schedules import BROKEN_RETRY_MS, MAX_FAILURES, Fire, Rule
 from durable_cli.definition import UNSET, Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import (
-    DatabaseReadOnly,
-    DatabaseUnusable,
-    DiskError,
-    DiskFull,
+    FILE_ERRORS,
     DurableError,
     KeyContended,
-    OutcomeUnknown,
     ScheduleNotFound,
+    TooManyThreads,
 )
 from durable_cli.foreground import landed_start
 from durable_cli.loading import load_workflow
@@ -35,7 +33,7 @@ from durable_cli.request import Request, merging, request_for
 from durable_cli.store import activity, schedules, workflows
 from durable_cli.store.database import Tx
 
-OF_THE_FILE = (DatabaseUnusable, DatabaseReadOnly, DiskError, DiskFull, OutcomeUnknown, KeyContended)
+OF_THE_MOMENT = (*FILE_ERRORS, KeyContended, TooManyThreads)
 """Errors that say nothing about a schedule."""
 
 
@@ -53,7 +51,7 @@ def rule_of(schedule: Schedule) -> Rule:
 def fire(
     engine: Engine, seen: Schedule, *, load: Callable[[Workflow], Definition | None] = load_workflow
 ) -> ScheduleFire | None:
-    """Fire a schedule, if it is due and still as it was seen. Raises errors of the file only.
+    """Fire a schedule, if it is due and still as it was seen. Raises OF_THE_MOMENT only.
 
     `load` gives the code of a workflow, None if that takes a while: then nothing was done, and it stays due.
     """
@@ -78,7 +76,7 @@ def fire(
                 lambda tx: _fire_in(tx, engine, seen, rule, request), landed=lambda tx: _landed(tx, seen, request)
             ),
         )
-    except OF_THE_FILE:
+    except OF_THE_MOMENT:
         raise
     except Exception as error:  # also what a user's key function or `merge` comes up with
         return _failed(engine, seen, rule, error)

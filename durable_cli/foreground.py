@@ -16,7 +16,7 @@ from durable_cli.core import lifecycle
 from durable_cli.core.timing import format_duration
 from durable_cli.definition import Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, NotOver, NotResumable, UsageError
+from durable_cli.errors import DurableError, NotOver, NotResumable, RunNotFound, UsageError
 from durable_cli.execution import Progress
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, Outcome, Run, StartResult, Status
@@ -342,20 +342,20 @@ def _is_left_alone(engine: Engine, run: Run) -> bool:
 
 def follow(engine: Engine, run_id: str, *, timeout_ms: int | None = None, stop: threading.Event | None = None) -> Run:
     """Block until a run is finished. Raises NotOver when `timeout_ms` is over or `stop` is set before."""
-    began = engine.now()
+    began = engine.passed()
     while True:
         run = _read(engine, run_id)
         if run.finished:
             return run
-        over = timeout_ms is not None and engine.now() - began >= timeout_ms
+        over = timeout_ms is not None and engine.passed() - began >= timeout_ms
         if over or (stop is not None and stop.is_set()):
             raise NotOver(f"run {run.id} is {run.status}", run_id=run.id, status=str(run.status))
-        left = _LOOK_EVERY_S if timeout_ms is None else (timeout_ms - (engine.now() - began)) / 1000
+        left = _LOOK_EVERY_S if timeout_ms is None else (timeout_ms - (engine.passed() - began)) / 1000
         engine.pause(min(_LOOK_EVERY_S, max(left, 0.001)), stop)
 
 
 def _read(engine: Engine, run_id: str) -> Run:
     run = engine.database.read(lambda tx: runs.by_id(tx, run_id))
     if run is None:
-        raise LookupError(f"run {run_id} is gone")
+        raise RunNotFound(f"run {run_id} is gone: it was pruned")
     return run

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from durable_cli import settling
 from durable_cli.engine import Engine
 from durable_cli.errors import ClockSuspect, DurableError
 from durable_cli.model import Run
-from durable_cli.pruning import prune
+from durable_cli.pruning import Pruned, batches
 from durable_cli.store import pruning, runs
 
 _EVERY_MS: Final = 60_000
@@ -31,42 +32,54 @@ class Housekeeping:
         self.engine = engine
         self.retention_ms = retention_ms
         self._looked_at: int | None = None
+        self._pruning: Iterator[Pruned] | None = None
+        self._pruned = Pruned()
 
-    def look(self) -> None:
-        """Do what is due. Raises errors of the file only."""
+    def look(self) -> bool:
+        """Do what is due, and of a long piece of work only a part. True: there is more to do now. Raises errors of the
+        file only."""
         now = self.engine.now()
-        if not _over(self._looked_at, now, _EVERY_MS):
-            return
-        self._looked_at = now
-        for run in self.engine.database.read(lambda tx: runs.held_too_long(tx, now, _BATCH)):
-            self._report_long_hold(run, now)
-        if self.retention_ms is not None:
-            mark = self.engine.database.read(pruning.clock_mark)
-            if _over(None if mark is None else mark.wall, now, _PRUNE_EVERY_MS):
-                self._prune(self.retention_ms, now)
+        if self._pruning is None and _over(self._looked_at, now, _EVERY_MS):
+            self._looked_at = now
+            for run in self.engine.database.read(lambda tx: runs.held_too_long(tx, now, _BATCH)):
+                self._report_long_hold(run, now)
+            if self.retention_ms is not None:
+                mark = self.engine.database.read(pruning.clock_mark)
+                if _over(None if mark is None else mark.wall, now, _PRUNE_EVERY_MS):
+                    self._pruning, self._pruned = batches(self.engine, older_than_ms=self.retention_ms), Pruned()
+        if self._pruning is not None:
+            self._prune_on(self._pruning, now)
+        return self._pruning is not None
 
     def _report_long_hold(self, run: Run, now: int) -> None:
         try:
-            done = self.engine.write(lambda tx: settling.note_held_long(tx, runs.get(tx, run.row_id), now=now))
+            done = self.engine.write(lambda tx: settling.note_held_long(tx, runs.again(tx, run), now=now))
         except DurableError as error:  # a run that cannot be written is in no other's way; the file's errors come again
             log.warning("run %s has held its key too long: %s", run.id, error)
             return
         if done:
             log.warning("run %s of %s has held its key %r too long", run.id, run.workflow, run.key)
 
-    def _prune(self, retention_ms: int, now: int) -> None:
+    def _prune_on(self, pruning_now: Iterator[Pruned], now: int) -> None:
+        """One batch more: what is due must not wait until years of runs are deleted, nor must a request to stop."""
         try:
-            done = prune(self.engine, older_than_ms=retention_ms)
+            done = next(pruning_now, None)
         except ClockSuspect as error:
+            self._pruning = None
             if _over(self.engine.database.read(pruning.complained_at), now, _COMPLAIN_EVERY_MS):
                 self.engine.database.write(lambda tx: pruning.note_complaint(tx, now))
                 log.warning("%s", error)
-            return
         except DurableError as error:
-            log.warning("nothing pruned now: %s", error)
-            return
-        if done.runs:
-            log.info("pruned %d runs that ended before the retention, freeing %d keys", done.runs, done.keys_freed)
+            self._pruning = None
+            log.warning("nothing more pruned now: %s", error)
+        else:
+            if done is not None:
+                self._pruned += done
+                return
+            self._pruning = None
+            if self._pruned.runs:
+                runs, keys = self._pruned.runs, self._pruned.keys_freed
+                log.info("pruned %d runs that ended before the retention, freeing %d keys", runs, keys)
 
 
 def _over(last: int | None, now: int, every_ms: int) -> bool:

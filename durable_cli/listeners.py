@@ -41,13 +41,18 @@ class Listeners:
     """Who is told what. Thread-safe; each thread tells what it committed."""
 
     def __init__(self) -> None:
-        self._callbacks: dict[str, list[Callback]] = {}
+        self._callbacks: dict[str, dict[object, Callback]] = {}  # by registration: one function may have several
         self._kept = threading.local()
 
     def on(self, event: str, callback: Callback) -> Callable[[], None]:
         """Call `callback(event, fields)` for each such event ("*": all); what is returned ends that."""
-        self._callbacks.setdefault(event, []).append(callback)
-        return lambda: self._callbacks[event].remove(callback)
+        registered, registration = self._callbacks.setdefault(event, {}), object()
+        registered[registration] = callback
+
+        def end() -> None:
+            registered.pop(registration, None)
+
+        return end
 
     def tell(self, notices: list[Notice]) -> None:
         """Tell what was committed, now or at the end of `later`."""
@@ -57,8 +62,9 @@ class Listeners:
             return
         for notice in notices:
             _log(notice)
-            for callback in (*self._callbacks.get(notice.event, ()), *self._callbacks.get("*", ())):
-                _call(callback, notice)
+            for event in (notice.event, "*"):
+                for callback in tuple(self._callbacks.get(event, {}).values()):
+                    _call(callback, notice)
 
     @contextmanager
     def later(self) -> Iterator[None]:

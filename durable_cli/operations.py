@@ -153,7 +153,7 @@ class Operations(Branch):
         # A cancel that has returned by now shall be seen: no later step of the run ever begins.
         if not await self.read(lambda tx: runs.ours(tx, *execution.claim.fence)):
             raise self.leave(Lost())
-        execution.tell("step_started", name, attempt=row.attempts, undo=_undoes(row))
+        self._tell("step_started", row)
         inside = Attempt(execution, (self.branch, self.asked), row.attempts, name)
         token = current_attempts.set((*current_attempts.get(), inside))
         try:
@@ -171,8 +171,12 @@ class Operations(Branch):
         await self._flush()
         done = replace(row, result=text, finished_at=execution.now())
         await self.record(done, undo=options.compensate is not None)
-        execution.tell("step_completed", name, attempt=row.attempts, undo=_undoes(row))
+        self._tell("step_completed", row)
         return values.load(text)
+
+    def _tell(self, kind: str, row: Step, **more: Any) -> None:
+        place = (row.branch, row.seq)
+        self.execution.tell(kind, row.name, attempt=row.attempts, undo=_undoes(row), place=place, **more)
 
     async def _flush(self) -> None:
         """Write what the step printed, before its end is on record."""
@@ -200,13 +204,12 @@ class Operations(Branch):
         if what is lifecycle.AttemptEnd.FAIL:
             step = replace(row, status=StepStatus.FAILED, failures=failures, finished_at=moment, error=told)
             await self.record(step)
-            execution.tell("step_failed", row.name, attempt=row.attempts, message=message, undo=_undoes(row))
+            self._tell("step_failed", row, message=message)
             raise step_failed(step) from None
         due_at = moment + max(retry_after_ms(error), delay_ms(retry, failures, execution.engine.dice()))
         status = StepStatus.RETRYING
         await self.record(replace(row, status=status, failures=failures, finished_at=None, due_at=due_at, error=told))
-        more = {"message": message, "due_at": due_at, "undo": _undoes(row)}
-        execution.tell("step_retrying", row.name, attempt=row.attempts, **more)
+        self._tell("step_retrying", row, message=message, due_at=due_at)
         raise self.leave(Suspend(due_at)) from None
 
     def _told(self, row: Step, error: BaseException) -> RunError:

@@ -83,7 +83,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: by `exit_code` or by `signal`. `interrupted`: we were asked to stop; `timed_out`."""
+    """How a command ended: by `exit_code` or by `signal`; neither: that is lost, since somebody else in this process
+    waited for it or ignores SIGCHLD. `interrupted`: we were asked to stop; `timed_out`.
+    """
 
     exit_code: int | None
     signal: int | None
@@ -177,7 +179,7 @@ class _Running:
         self._pipes = 0
         self._kill_at: float | None = None
         self._given_up_at: float | None = None
-        self._interrupted = self._timed_out = False
+        self._interrupted = self._timed_out = self._lost = False
         self._left: BaseException | None = None
         self._ctrl_c_at: float | None = None
         self._terminal: Terminal | None = None
@@ -293,8 +295,8 @@ class _Running:
         while process.returncode is None:
             try:
                 pid, status = os.waitpid(process.pid, os.WNOHANG | (os.WUNTRACED if self._terminal else 0))
-            except ChildProcessError:  # somebody ignores SIGCHLD, or waited for it: how it ended is lost
-                process.returncode = 0
+            except ChildProcessError:
+                self._lost, process.returncode = True, 0  # `Popen` is not to wait for it again
                 break
             if pid == 0:
                 return False
@@ -361,14 +363,16 @@ class _Running:
     def _ended(self) -> Ended:
         code = self._process.returncode
         by_signal = -code if code < 0 else None
-        if self._terminal is not None and (by_signal == signal.SIGINT or (code != 0 and self._had_ctrl_c())):
+        bad = code != 0 or self._lost
+        if self._terminal is not None and (by_signal == signal.SIGINT or (bad and self._had_ctrl_c())):
             self._interrupted = True
             if os.getpgrp() != os.getpid():
                 os.killpg(os.getpgrp(), signal.SIGINT)  # the script that we are in would have got it too
         if self._left is not None:
             raise self._left
-        bad = code != 0
-        return Ended(None if by_signal else code, by_signal, bad and self._interrupted, bad and self._timed_out)
+        return Ended(
+            None if by_signal or self._lost else code, by_signal, bad and self._interrupted, bad and self._timed_out
+        )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,10 @@ from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import Duration, check_moment, parse_duration
 from durable_cli.definition import UNSET, Definition
 from durable_cli.engine import Engine
-from durable_cli.errors import DurableError, UsageError, WorkflowNotFound
+from durable_cli.errors import DurableError, KeyContended, UsageError, WorkflowNotFound
 from durable_cli.foreground import landed_start
 from durable_cli.model import StartResult
-from durable_cli.request import Request, merging, request_for
+from durable_cli.request import MERGES, MergeFirst, Request, merging, request_for
 from durable_cli.store import activity, joined, runs, workflows
 from durable_cli.store import owners as owner_rows
 from durable_cli.store.database import Notice, Tx
@@ -119,24 +120,87 @@ def _request_of(engine: Engine, definition: Definition, item: Mapping[str, Any],
     )
 
 
-def start_many(
-    engine: Engine, definition: Definition, asked: list[Request | DurableError]
-) -> list[StartResult | DurableError]:
+Items = list[Request | DurableError]
+Answers = list[StartResult | DurableError]
+
+
+def start_many(engine: Engine, definition: Definition, asked: Items) -> Answers:
     """All in one transaction: the answer of each, in order. One that is refused stops no other."""
+    merger = _Merger(definition, asked)
+    while True:
+        try:
+            return engine.write(lambda tx: _all(tx, engine, merger))
+        except _MergeAllFirst as first:  # nothing was written
+            for older, numbers in first.chains:
+                merger.merge(older, numbers)
 
-    def write(tx: Tx) -> list[StartResult | DurableError]:
-        return [one if isinstance(one, DurableError) else _each(tx, engine, definition, one) for one in asked]
 
-    return engine.write(write)
+class _MergeAllFirst(Exception):
+    """As `MergeFirst`, of many: the older input of a key, and the items that would replace it one after the other."""
+
+    def __init__(self, chains: list[tuple[str, list[int]]]) -> None:
+        super().__init__()
+        self.chains = chains
 
 
-def _each(tx: Tx, engine: Engine, definition: Definition, request: Request) -> StartResult | DurableError:
-    def attempt(request: Request) -> starting.Started:
-        with tx.savepoint():
-            return starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+class _Merger:
+    """Merges the inputs of items, and remembers what came of it until the transaction in which all of them fit."""
 
+    def __init__(self, definition: Definition, asked: Items) -> None:
+        self.asked = list(asked)
+        self.known: list[dict[str, Request | DurableError]] = [{} for _ in asked]
+        """Of each item, by the older input: the request with the two merged, or why that cannot be."""
+        self._definition = definition
+        self._tried = Counter[int]()
+
+    def merge(self, older: str, numbers: list[int]) -> None:
+        """Merge the first of these items, which met that input, and the others as they will most likely follow."""
+        self._tried[numbers[0]] += 1
+        if self._tried[numbers[0]] > MERGES:
+            self.asked[numbers[0]] = KeyContended()
+            return
+        for number in numbers:
+            request, known = self.asked[number], self.known[number]
+            assert isinstance(request, Request)
+            try:
+                merged = known[older] = request.merge(self._definition, older)
+            except DurableError as error:
+                known[older] = error
+            else:
+                assert merged.merged is not None
+                older = merged.merged[1]
+
+
+def _all(tx: Tx, engine: Engine, merger: _Merger) -> Answers:
+    """Start all items. Raises _MergeAllFirst where that takes inputs that are not merged yet."""
+    answers: Answers = []
+    chains: dict[str | None, tuple[str, list[int]]] = {}
+    for number, one in enumerate(merger.asked):
+        if isinstance(one, DurableError):
+            answers.append(one)
+        elif one.key in chains:
+            chains[one.key][1].append(number)
+        else:
+            try:
+                answers.append(_each(tx, engine, one, merger.known[number]))
+            except MergeFirst as first:
+                chains[one.key] = first.older, [number]
+    if chains:
+        raise _MergeAllFirst(list(chains.values()))
+    return answers
+
+
+def _each(
+    tx: Tx, engine: Engine, request: Request, merged: Mapping[str, Request | DurableError]
+) -> StartResult | DurableError:
     try:
-        started = merging(definition, request, attempt)
+        with tx.savepoint():
+            started = starting.start(tx, request, now=engine.now(), alive=engine.alive, owner_id=None)
+    except MergeFirst as first:
+        if first.older not in merged:
+            raise
+        known = merged[first.older]
+        return known if isinstance(known, DurableError) else _each(tx, engine, known, {})
     except DurableError as error:
         tx.stand()  # an error of the file is everybody's
         return error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from durable_cli import settling
 from durable_cli.core import clocks
@@ -13,10 +14,16 @@ from durable_cli.errors import ClockSuspect
 from durable_cli.model import Reuse, Status
 from durable_cli.store import activity, pruning, runs
 from durable_cli.store.database import Tx
+from durable_cli.store.pruning import Place
 
 ACTIVITY_MS = 7 * 86_400_000
 """How long activity stays at least; that of a key stays as long as any run has the key."""
 _BATCH = 500
+_ACTIVITY_BATCH = 2_000
+
+_Done = tuple["Pruned", Place | None]
+_Step = Callable[[Place, Tx], _Done]
+_Write = Callable[[Callable[[Tx], _Done]], _Done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,14 @@ class Pruned:
     keys_freed: int = 0
     never_keys_freed: int = 0
     activity: int = 0
+
+    def __add__(self, other: Pruned) -> Pruned:
+        return Pruned(
+            self.runs + other.runs,
+            self.keys_freed + other.keys_freed,
+            self.never_keys_freed + other.never_keys_freed,
+            self.activity + other.activity,
+        )
 
 
 def prune(
@@ -43,24 +58,35 @@ def prune(
 
     In batches, each a transaction of its own, so that nobody waits long; stopped in between, the rest is left.
     """
-    now = engine.now()
     wanted = sorted(str(status) for status in statuses)
-    before = now - older_than_ms
     if dry_run:
-        return engine.database.read(lambda tx: _would(tx, before, now, workflow, wanted))
+        now = engine.now()
+        return engine.database.read(lambda tx: _would(tx, now - older_than_ms, now, workflow, wanted))
+    done = batches(engine, older_than_ms=older_than_ms, workflow=workflow, statuses=wanted, trust_clock=trust_clock)
+    return sum(done, Pruned())
+
+
+def batches(
+    engine: Engine,
+    *,
+    older_than_ms: int,
+    workflow: str | None = None,
+    statuses: list[str] | None = None,
+    trust_clock: bool = False,
+) -> Iterator[Pruned]:
+    """`prune`, a transaction each time it is asked to go on: what each deleted. None goes over what one before saw."""
+    now = engine.now()
+    before, statuses = now - older_than_ms, statuses or []
     engine.database.write(lambda tx: _check_clock(tx, mark_now(engine, now), trust_clock))
-    total = Pruned()
-    while True:
-        done = engine.write(lambda tx: _batch(tx, before, workflow, wanted, now))
-        total = Pruned(
-            total.runs + done.runs,
-            total.keys_freed + done.keys_freed,
-            total.never_keys_freed + done.never_keys_freed,
-        )
-        if done.runs < _BATCH:
-            break
-    rows = engine.database.write(lambda tx: pruning.delete_old_activity(tx, now - ACTIVITY_MS))
-    return Pruned(total.runs, total.keys_freed, total.never_keys_freed, rows)
+    yield from _to_the_end(engine.write, lambda after, tx: _batch(tx, after, before, workflow, statuses, engine.now()))
+    yield from _to_the_end(engine.database.write, lambda after, tx: _activity_batch(tx, after, now - ACTIVITY_MS))
+
+
+def _to_the_end(write: _Write, step: _Step) -> Iterator[Pruned]:
+    after: Place | None = pruning.FIRST
+    while after is not None:
+        done, after = write(partial(step, after))
+        yield done
 
 
 def _check_clock(tx: Tx, mark: clocks.Mark, trust: bool) -> None:
@@ -86,22 +112,36 @@ def mark_now(engine: Engine, now: int) -> clocks.Mark:
 
 
 def _would(tx: Tx, before: int, now: int, workflow: str | None, statuses: list[str]) -> Pruned:
-    old = pruning.old_runs(tx, before=before, workflow=workflow, statuses=statuses, limit=-1)
+    old = pruning.old_runs(tx, pruning.FIRST, before=before, workflow=workflow, statuses=statuses, limit=-1)
     freed, never = _keys(tx, old)
     return Pruned(len(old), freed, never, pruning.count_old_activity(tx, now - ACTIVITY_MS))
 
 
-def _batch(tx: Tx, before: int, workflow: str | None, statuses: list[str], now: int) -> Pruned:
-    old = pruning.old_runs(tx, before=before, workflow=workflow, statuses=statuses, limit=_BATCH)
+def _batch(
+    tx: Tx, after: Place, before: int, workflow: str | None, statuses: list[str], now: int
+) -> tuple[Pruned, Place | None]:
+    """Delete the next runs. Also, where to go on; None: these were the last."""
+    old = pruning.old_runs(tx, after, before=before, workflow=workflow, statuses=statuses, limit=_BATCH)
     freed, never = _keys(tx, old)
+    rows = [row["id"] for row in old]
+    for waiting in runs.waiting_behind_any(tx, rows):
+        # Cannot be: a holder's end promotes. A damaged file is mended rather than refused.
+        assert waiting.runs_after_row is not None
+        ahead = runs.get(tx, waiting.runs_after_row)
+        settling.hand_over(tx, from_run=ahead, to_run=waiting, reason="promoted", now=now)
     for row in old:
-        waiting = runs.waiting_behind(tx, row["id"])
-        if waiting is not None:  # cannot be: a holder's end promotes; a damaged file is mended rather than refused
-            settling.hand_over(tx, from_run=runs.get(tx, row["id"]), to_run=waiting, reason="promoted", now=now)
         if row["holds_key"]:
             activity.pruned(tx, at=now, workflow=row["workflow"], key=row["key"], run_id=row["public_id"])
-    pruning.delete_runs(tx, [row["id"] for row in old])
-    return Pruned(len(old), freed, never)
+    pruning.delete_runs(tx, rows)
+    last = (old[-1]["finished_at"], old[-1]["id"]) if len(old) == _BATCH else None
+    return Pruned(len(old), freed, never), last
+
+
+def _activity_batch(tx: Tx, after: Place, before: int) -> tuple[Pruned, Place | None]:
+    """Look at the next rows of activity, and delete those that concern no key which still has runs."""
+    old = pruning.old_activity(tx, after, before=before, limit=_ACTIVITY_BATCH)
+    gone = pruning.delete_activity(tx, [row["id"] for row in old if row["goes"]])
+    return Pruned(activity=gone), (old[-1]["at"], old[-1]["id"]) if len(old) == _ACTIVITY_BATCH else None
 
 
 def _keys(tx: Tx, old: list[dict[str, object]]) -> tuple[int, int]:

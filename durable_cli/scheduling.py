@@ -13,7 +13,7 @@ from durable_cli.declaring import Declared
 from durable_cli.definition import UNSET, Definition
 from durable_cli.engine import Engine
 from durable_cli.errors import DurableError, ScheduleTaken
-from durable_cli.firing import OF_THE_FILE, must_get, rule_of
+from durable_cli.firing import OF_THE_MOMENT, must_get, rule_of
 from durable_cli.model import ActivityKind, Schedule
 from durable_cli.request import Request, request_for
 from durable_cli.store import activity, schedules
@@ -229,7 +229,7 @@ def sync(
         file = one.definition.location.file
         try:
             found = put(engine, wanted(one.spec, one.definition, one.input, file), default_zone=default_zone)
-        except OF_THE_FILE:
+        except OF_THE_MOMENT:
             raise
         except DurableError as error:
             done.failed[one.spec.name] = error

@@ -170,6 +170,10 @@ class _Attempt:
         if ended.timed_out:
             assert call.timeout_ms is not None
             raise StepTimeout(f"the command took longer than {format_duration(call.timeout_ms)} and was killed")
+        if ended.exit_code is None and ended.signal is None:
+            raise self._failed(
+                "ended, and how is lost: this process ignores SIGCHLD or waits for all children", None, None
+            )
         if call.check and ended.exit_code != 0:
             how = f"was killed by signal {ended.signal}" if ended.signal else f"exited with {ended.exit_code}"
             raise self._failed(how, ended.exit_code, ended.signal)

@@ -29,7 +29,6 @@ from types import TracebackType
 from typing import Any
 
 from durable_cli import settling
-from durable_cli.changing import AnyWorkflow
 from durable_cli.client import Durable
 from durable_cli.core.timing import Duration, parse_duration
 from durable_cli.definition import UNSET
@@ -39,6 +38,7 @@ from durable_cli.execution import Lost
 from durable_cli.loading import load_workflow
 from durable_cli.model import Claim, OnDuplicate, Run, StartResult, Status, Workflow
 from durable_cli.owners import forget_lock_file
+from durable_cli.reading import AnyWorkflow
 from durable_cli.runner import Ended, take_turn
 from durable_cli.store import runs, schedules, transitions, workflows
 from durable_cli.store.database import Tx

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from durable_cli.changing import AnyWorkflow, Changer, result_of
+from durable_cli.changing import Changer, result_of
 from durable_cli.core.schedules import check_spec
 from durable_cli.core.timing import Duration
 from durable_cli.declaring import Declared, declared
 from durable_cli.definition import UNSET
 from durable_cli.errors import DurableError
 from durable_cli.model import OnDuplicate, Schedule, ScheduleFire, StartResult
+from durable_cli.reading import AnyWorkflow
 from durable_cli.store import schedules
 
 if TYPE_CHECKING:

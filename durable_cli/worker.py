@@ -12,15 +12,16 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from durable_cli import settling
-from durable_cli.codeload import CodeLoader
+from durable_cli.codeload import CodeLoader, begin
 from durable_cli.engine import Engine
-from durable_cli.errors import DatabaseReadOnly, DatabaseUnusable, DiskError, DurableError, OutcomeUnknown
+from durable_cli.errors import FILE_BROKEN, DatabaseUnusable, DurableError
 from durable_cli.execution import Progress
 from durable_cli.faces import shared_loop
 from durable_cli.fires import Fires
@@ -42,9 +43,6 @@ _GATHER_S = 0.05
 """How long at most a worker with a backlog lets a few free places wait for more of them."""
 _SHRINK_EVERY_S = 60.0
 """How often an idle worker looks whether the log beside the file has become large."""
-
-_GIVE_UP = (DatabaseUnusable, DatabaseReadOnly, DiskError, OutcomeUnknown)
-"""Limping on with such a file loses work: stop, and say so."""
 
 log = logging.getLogger("durable.worker")
 
@@ -128,26 +126,30 @@ class Worker:
 
     def work(self) -> Counts:
         """Work until `stop` is set. Raises the error of a file that cannot be used any more."""
-        bell = self._bell = Bell(self.engine.path, self.engine.become("worker"))
+        me = self.engine.become("worker")
         trouble = Patience(POLL_S, 30.0)
         self.engine.working = os.getpid()
         try:
-            with shared_loop():
+            with closing(Bell(self.engine.path, me)) as bell, shared_loop():
+                self._bell = bell
                 while not self.stop.is_set():
                     try:
                         pause = self.sweep()
                         trouble.went_well("sweep")
-                    except _GIVE_UP:
+                    except FILE_BROKEN:
                         raise
                     except DurableError as error:
                         self._complain("sweep", error)
                         pause = trouble.failed("sweep")
                     self._wait(bell, pause)
                 self._drain()
+        except BaseException:
+            with suppress(DurableError):
+                self.engine.step_down()  # the process may live on
+            raise
         finally:
             self.engine.working = None
             self._bell = None
-            bell.close()
         return self.counts
 
     def wake(self) -> None:
@@ -192,12 +194,12 @@ class Worker:
         if self._broken is not None:
             raise self._broken
         self._reassert()
-        self._house.look()
+        more = self._house.look()
         now = self.engine.now()
         free = self._free()
         facts = self.engine.database.read(lambda tx: self._look(tx, now, free))
         changed = self._look_after(facts) | self._fires.fire(facts.schedules)
-        if free > 0 and (facts.due or changed) and self._claim(free):
+        if (free > 0 and (facts.due or changed) and self._claim(free)) or more:
             return 0.0
         self._shrink_if_idle()
         if facts.next_at is None or free <= 0:
@@ -263,7 +265,7 @@ class Worker:
         """What a run needs, in one transaction. False: nothing was done."""
         try:
             return self.engine.write(lambda tx: what(tx, runs.get(tx, row_id)))
-        except _GIVE_UP:
+        except FILE_BROKEN:
             raise
         except DurableError as error:
             self._failures.failed(run_id)
@@ -305,17 +307,35 @@ class Worker:
                     claims.append((Claim(run.row_id, run.id, owner_id, epoch), run.workflow))
             return claims
 
-        for claim, workflow in self.engine.write_as_owner(write):
-            self.engine.taken_up(claim)
-            with self._changed:
-                self.counts.claimed += 1
-                self._active.add(claim)
-            name = f"durable-run-{claim.run_id}"
-            threading.Thread(target=self._execute, args=(claim, workflow), name=name, daemon=True).start()
+        claimed = deque(self.engine.write_as_owner(write))
+        try:
+            while claimed:
+                self._begin(*claimed[0])
+                claimed.popleft()
+        finally:
+            self.engine.abandon([claim for claim, _ in claimed])
         self._backlog, self._claimed_at = len(due) == free, time.monotonic()
         return self._backlog or any(run.workflow not in ready for run in due)
 
     # -- executing --
+
+    def _begin(self, claim: Claim, workflow: str) -> None:
+        self.engine.taken_up(claim)
+        with self._changed:
+            self._active.add(claim)
+        try:
+            begin(f"durable-run-{claim.run_id}", self._execute, claim, workflow)
+        except BaseException:
+            self._over(claim)
+            raise
+        with self._changed:
+            self.counts.claimed += 1
+
+    def _over(self, claim: Claim) -> None:
+        """Its thread executes nothing any more."""
+        self.engine.let_go(claim)
+        with self._changed:
+            self._active.discard(claim)
 
     def _execute(self, claim: Claim, workflow: str) -> None:
         """The turn of a run, and of the run that its end leaves to us, in a thread of its own."""
@@ -326,13 +346,11 @@ class Worker:
             self._failures.went_well(claim.run_id)
         except BaseException as error:
             self._failures.failed(claim.run_id)
-            if isinstance(error, _GIVE_UP):
+            if isinstance(error, FILE_BROKEN):
                 self._broken = error
             self._complain(f"run {claim.run_id}", error)
         finally:
-            self.engine.let_go(claim)
-            with self._changed:
-                self._active.discard(claim)
+            self._over(claim)
             self._something_changed()
 
     def _something_changed(self) -> None:
@@ -378,13 +396,14 @@ class Worker:
     def _drain(self) -> None:
         """Let running steps end for a while; what is not over by then is given back and goes on elsewhere."""
         try:
-            self.engine.become("run")  # nobody shall leave anything to us from now on
+            if self._bell is not None:  # a worker: nobody shall leave anything to us from now on
+                self.engine.step_down()
             if self._wait_for_all(self.grace_s):
                 return
             self.cut_off = True
             log.warning("not every run came to the end of a step in time; they are given back")
             self.engine.abandon()
-        except _GIVE_UP:
+        except FILE_BROKEN:
             raise
         except DurableError as error:  # our death will say the same
             self._complain("draining", error)

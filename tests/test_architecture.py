@@ -234,6 +234,14 @@ def test_nothing_is_evaluated():
     assert {where for where, _ in calls({"eval", "exec"})} == set(EVALUATES)
 
 
+def test_nothing_counts_descriptors():
+    """`select.select` fails in a process with more than 1,024 open files: `poll`, or `selectors`."""
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) != "select.select", f"{module}:{node.lineno}"
+
+
 def test_nothing_prints():
     """What is said goes through the output of the session, or through logging."""
     outside = {where for where, _ in calls({"print"}) if not where.startswith("cli.")}

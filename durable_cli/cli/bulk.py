@@ -90,10 +90,12 @@ def batches(descriptor: int) -> Iterator[list[_Line]]:
 def _lines(descriptor: int) -> Iterator[_Line | None]:
     """The lines that are not empty; None: no more of them came for a while."""
     number, rest, too_long = 1, b"", False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
     while True:
-        if not select.select([descriptor], [], [], PAUSE_S)[0]:
+        if not poll.poll(PAUSE_S * 1000):
             yield None
-            select.select([descriptor], [], [])
+            poll.poll()
         try:
             chunk = os.read(descriptor, _CHUNK)
         except OSError as error:

@@ -35,7 +35,7 @@ class Steps:
         self._shown = session.shown
         self._told = (always or session.out.verbose or session.out.terminal_err) and not session.out.quiet
         self._command = command
-        self._began = 0.0
+        self._began: dict[object, float] = {}
         self.run_id: str | None = None
         self.resting = False
         self._asked = ""
@@ -53,10 +53,10 @@ class Steps:
         step = f"undo {step}" if progress.undo else step
         again = f" (attempt {progress.attempt})" if progress.attempt > 1 else ""
         if progress.kind == "step_started":
-            self._began = time.monotonic()
+            self._began[progress.run_id, progress.place] = time.monotonic()
             self._out.live(f"  {self._icon('running', '36')} {step}{again}")
         elif progress.kind == "step_completed":
-            took = render.span(int((time.monotonic() - self._began) * 1000))
+            took = render.span(int((time.monotonic() - self._began.pop((progress.run_id, progress.place))) * 1000))
             self._out.say(f"  {self._icon('completed', '32')} {step}{again}  {took}")
         elif progress.kind == "step_failed":
             self._out.say(f"  {self._icon('failed', '31')} {step}{again}: {message}")

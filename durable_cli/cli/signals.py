@@ -87,7 +87,9 @@ class Signals:
 
     def _next(self, timeout_s: float | None) -> int | None:
         """The next watched signal; None when the time is over."""
-        while select.select([self._reader], [], [], timeout_s)[0]:
+        poll = select.poll()  # `select` ends at the 1024th open file of a process
+        poll.register(self._reader, select.POLLIN)
+        while poll.poll(None if timeout_s is None else timeout_s * 1000):
             number = os.read(self._reader, 1)[0]
             if number in self._before:
                 return number

@@ -118,7 +118,8 @@ def _worker(session: Session, client: Durable, concurrency: int, grace_ms: int) 
         it.wake()
         name = signal.Signals(number).name
         if again:
-            session.out.say(f"{name}: stopped in the middle of a step; its run is given back")
+            where = "in the middle of a step; its run is given back" if it.busy else "at once"
+            session.out.say(f"{name}: stopped {where}")
         else:
             session.out.note(f"{name}: running steps may end ({format_duration(grace_ms)}); again stops at once")
 

@@ -67,7 +67,7 @@ class Database:
         self._wanted = wanted
         self.on_commit: Callable[[list[Notice]], None] | None = None
         self._connection: apsw.Connection | None = None
-        self._guarded = False
+        self._unguard: weakref.finalize[..., Database] | None = None  # also where nobody calls `close`
         self._at_once = False  # whether SQLite comes back at once from a lock that somebody else holds
         self._cookie: int | None = None  # SQLite's number of the schema that was last found to be ours
         self._identities: dict[str, files.Identity | None] = {}
@@ -262,7 +262,8 @@ class Database:
             filesystem.check(self.path)
             files.make_ready(self.path, create=create and self.create)
             guard.protect(self.path)
-            self._guarded = True
+            self._unguard = weakref.finalize(self, guard.release, self.path)
+            self._unguard.atexit = False
             try:
                 before = files.identity(str(self.path))
                 self._connection = self._connect()
@@ -378,9 +379,8 @@ class Database:
         connection, self._connection = self._connection, None
         self._identities = {}
         self._cookie = None
-        if self._guarded:
-            self._guarded = False
-            guard.release(self.path)
+        if self._unguard is not None:
+            self._unguard()
         if connection is not None:
             try:
                 connection.close()
@@ -412,7 +412,8 @@ def _forget_connections() -> None:
     for database in _databases:
         database._connection = None
         database._identities = {}
-        database._guarded = False
+        if database._unguard is not None:
+            database._unguard.detach()  # the parent's
 
 
 process.on_fork(live=_connections, forget=_forget_connections)

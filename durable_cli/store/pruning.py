@@ -8,8 +8,12 @@ from typing import Any, Final
 from durable_cli.core.clocks import Mark
 from durable_cli.store.database import Tx
 
+Place = tuple[int, int]
+"""Where to go on: a moment and a row, both of what was seen last."""
+FIRST: Final[Place] = (-1, -1)
+
 _OLD: Final = """
-r.finished_at IS NOT NULL AND r.finished_at < :before
+r.finished_at IS NOT NULL AND r.finished_at < :before AND (r.finished_at, r.id) > (:after_at, :after_id)
   AND (:workflow IS NULL OR r.workflow_id = (SELECT id FROM durable_workflows WHERE name = :workflow))
   AND (:statuses IS NULL OR r.status IN (SELECT value FROM json_each(:statuses)))
   AND NOT EXISTS (  -- its end is still to be seen by a run that waits for it
@@ -18,12 +22,16 @@ r.finished_at IS NOT NULL AND r.finished_at < :before
 """
 
 
-def old_runs(tx: Tx, *, before: int, workflow: str | None, statuses: list[str], limit: int) -> list[dict[str, Any]]:
-    """Finished runs that ended before a moment, and whose end nobody waits to see: `id` (row), `workflow`, `key`,
-    `holds_key`, oldest first."""
+def old_runs(
+    tx: Tx, after: Place, *, before: int, workflow: str | None, statuses: list[str], limit: int
+) -> list[dict[str, Any]]:
+    """Finished runs that ended before a moment, and whose end nobody waits to see: `id` (row), `public_id`,
+    `workflow`, `key`, `holds_key`, `finished_at`, oldest first, from a place on."""
     return tx.rows(
-        f"SELECT r.id, r.public_id, w.name AS workflow, r.key, r.holds_key FROM durable_runs r"
-        f" JOIN durable_workflows w ON w.id = r.workflow_id WHERE {_OLD} ORDER BY r.finished_at LIMIT :limit",
+        f"SELECT r.id, r.public_id, w.name AS workflow, r.key, r.holds_key, r.finished_at FROM durable_runs r"
+        f" JOIN durable_workflows w ON w.id = r.workflow_id WHERE {_OLD} ORDER BY r.finished_at, r.id LIMIT :limit",
+        after_at=after[0],
+        after_id=after[1],
         before=before,
         workflow=workflow,
         statuses=json.dumps(statuses) if statuses else None,
@@ -36,8 +44,8 @@ def delete_runs(tx: Tx, rows: list[int]) -> int:
     return tx.change("DELETE FROM durable_runs WHERE id IN (SELECT value FROM json_each(:rows))", rows=json.dumps(rows))
 
 
-_OLD_ACTIVITY: Final = """
-at < :before AND (key IS NULL OR NOT EXISTS (
+_CONCERNS_NO_RUN: Final = """
+(key IS NULL OR NOT EXISTS (
   SELECT 1 FROM durable_runs r JOIN durable_workflows w ON w.id = r.workflow_id
   WHERE w.name = durable_activity.workflow AND r.key = durable_activity.key))
 """
@@ -45,13 +53,29 @@ at < :before AND (key IS NULL OR NOT EXISTS (
 
 def count_old_activity(tx: Tx, before: int) -> int:
     """How many rows of activity are older than a moment and concern no key that still has runs."""
-    count: int = tx.value(f"SELECT count(*) FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before)
+    count: int = tx.value(
+        f"SELECT count(*) FROM durable_activity WHERE at < :before AND {_CONCERNS_NO_RUN}", before=before
+    )
     return count
 
 
-def delete_old_activity(tx: Tx, before: int) -> int:
-    """Delete those rows."""
-    return tx.change(f"DELETE FROM durable_activity WHERE {_OLD_ACTIVITY}", before=before)
+_OLD_ACTIVITY: Final = f"""
+SELECT id, at, {_CONCERNS_NO_RUN} AS goes FROM durable_activity
+WHERE at < :before AND (at, id) > (:after_at, :after_id) ORDER BY at, id LIMIT :limit
+"""
+
+
+def old_activity(tx: Tx, after: Place, *, before: int, limit: int) -> list[dict[str, Any]]:
+    """Rows of activity older than a moment, oldest first, from a place on: `id`, `at`, and `goes`: it concerns no key
+    that still has runs."""
+    return tx.rows(_OLD_ACTIVITY, after_at=after[0], after_id=after[1], before=before, limit=limit)
+
+
+def delete_activity(tx: Tx, rows: list[int]) -> int:
+    """Delete rows of activity."""
+    return tx.change(
+        "DELETE FROM durable_activity WHERE id IN (SELECT value FROM json_each(:rows))", rows=json.dumps(rows)
+    )
 
 
 def newest_moment(tx: Tx) -> int | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from durable_cli.errors import RunNotFound
 from durable_cli.model import Claim, Owner, Run, Status
 from durable_cli.store.database import Tx
 from durable_cli.store.history import error_from_text
@@ -62,10 +63,18 @@ def _one(tx: Tx, where: str, **bindings: object) -> Run | None:
 
 
 def get(tx: Tx, row_id: int) -> Run:
-    """The run of a row id that is known to exist."""
+    """The run of a row id that is known. Raises RunNotFound: it was pruned since."""
     run = _one(tx, "r.id = :id", id=row_id)
     if run is None:
-        raise LookupError(f"no run in row {row_id}")
+        raise RunNotFound(f"the run that was in row {row_id} is gone: it was pruned")
+    return run
+
+
+def again(tx: Tx, known: Run) -> Run:
+    """A run as it is now. Raises RunNotFound: it was pruned since."""
+    run = _one(tx, "r.id = :id", id=known.row_id)
+    if run is None:
+        raise RunNotFound(f"run {known.id} is gone: it was pruned")
     return run
 
 
@@ -82,6 +91,12 @@ def holder(tx: Tx, workflow_id: int, key: str) -> Run | None:
 def waiting_behind(tx: Tx, row_id: int) -> Run | None:
     """The run that waits behind this one."""
     return _one(tx, "r.runs_after_id = :id", id=row_id)
+
+
+def waiting_behind_any(tx: Tx, row_ids: Sequence[int]) -> list[Run]:
+    """The runs that wait behind one of these."""
+    where = "r.runs_after_id IN (SELECT value FROM json_each(:rows))"
+    return [from_row(row) for row in tx.rows(f"{_SELECT} WHERE {where} ORDER BY r.id", rows=json.dumps(row_ids))]
 
 
 def owned_by(tx: Tx, owner_id: int) -> list[Run]:

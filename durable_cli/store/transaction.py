@@ -80,12 +80,14 @@ class Tx:
     def savepoint(self) -> Iterator[None]:
         """All of the block or, when it raises, nothing of it; the transaction goes on either way."""
         self._run("SAVEPOINT durable_savepoint", {})
+        told = len(self.notices)
         try:
             yield
         except BaseException:
             if self._fallen is None and self._generation == process.generation():
                 self._run("ROLLBACK TO durable_savepoint", {})
                 self._run("RELEASE durable_savepoint", {})
+                del self.notices[told:]
             raise
         self._run("RELEASE durable_savepoint", {})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -209,6 +210,33 @@ class Cli:
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
+
+
+@pytest.fixture
+def crowded(cli: Cli) -> Callable[..., subprocess.Popen[bytes]]:
+    """Real processes that begin with more open files than `select` can count."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < 2048:
+        pytest.skip("this system allows too few open files")
+    code = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, {most}))
+for _ in range(1100):
+    os.set_inheritable(os.dup(0), True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+    def begin(*argv: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *cli.argv(*argv)],
+            cwd=cli.dir,
+            env=cli.full_env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    return begin
 
 
 @pytest.fixture(scope="module")

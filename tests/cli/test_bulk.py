@@ -43,6 +43,13 @@ def test_each_line_is_a_start_and_gets_an_answer(cli):
     assert later["due_at"] > later["created_at"]
 
 
+def test_lines_in_a_process_with_many_open_files(cli, crowded):
+    """More than 1,024 of them."""
+    (cli.dir / "lines").write_bytes(lines({"input": 1}))
+    out, err = crowded("start", "flows:echo", "--input-lines", "@lines").communicate(timeout=20)
+    assert (json.loads(out)["outcome"], err) == ("created", b"")
+
+
 BAD = [
     (b"nope", "invalid_input"),
     (b"[1]", "usage_error"),

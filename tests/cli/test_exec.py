@@ -41,6 +41,13 @@ def test_the_exit_code_becomes_ours(cli: Any, script: str, code: int) -> None:
     assert cli("exec", "--", "sh", "-c", script).code == code
 
 
+def test_the_exit_code_under_a_parent_that_ignores_its_children(cli: Any) -> None:
+    """SIGCHLD ignored is inherited, and would lose every exit code."""
+    code = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [sys.executable, "-c", code, *cli.argv("exec", "--", "sh", "-c", "exit 7")]
+    assert subprocess.run(argv, cwd=cli.dir, env=cli.full_env(), capture_output=True, check=False).returncode == 7
+
+
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc/passwd", 126)])
 def test_a_command_that_cannot_be_run(cli: Any, program: str, code: int) -> None:
     """As in a shell."""

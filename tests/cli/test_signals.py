@@ -40,6 +40,18 @@ def test_the_first_signal_lets_the_step_end(cli, wait_for, name):
     assert cli("resume", run["id"]).out == '"over"\n'
 
 
+def test_signals_reach_a_process_with_many_open_files(cli, crowded, wait_for):
+    """More than 1,024 of them: both the first and the second signal."""
+    process = crowded("run", "flows:slow", "--key", "k")
+    wait_for((cli.dir / "began").exists)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, the_run(cli)["status"]) == (143, "pending")
+    assert b"Traceback" not in err
+
+
 def test_the_second_signal_stops_at_once(cli, wait_for):
     """The run is handed back (no live owner, due), though the step never ended."""
     process = start_slow(cli, wait_for, "--json")

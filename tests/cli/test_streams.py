@@ -9,8 +9,13 @@ import re
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+
+from durable_cli.cli.executing import Steps
+from durable_cli.cli.output import Output
+from durable_cli.execution import Progress
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +274,24 @@ def test_a_terminal_is_told_of_each_step(cli):
     assert "\x1b" not in dumb
     assert "✓ fetch" in dumb
     assert on_a_terminal(cli, "run", "flows:sync", "-q")[1] == ""
+
+
+def test_each_step_of_several_at_once_has_its_own_time(monkeypatch):
+    """Of one name, too: what counts is the place in the run."""
+    said, now = [], [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = Output({"LANG": "C.UTF-8"})
+    out.verbose, out.say = True, said.append
+    steps = Steps(SimpleNamespace(out=out, shown=str), always=True)
+    for at, kind, branch in (
+        (0, "step_started", "a"),
+        (1, "step_started", "b"),
+        (1.5, "step_completed", "a"),
+        (4, "step_completed", "b"),
+    ):
+        now[0] = at
+        steps(Progress(kind, "run", "fetch", place=(branch, 1)))
+    assert [line.split()[-1] for line in said] == ["1.5s", "3.0s"]
 
 
 def test_a_terminal_is_told_what_a_start_did(cli):

@@ -13,7 +13,18 @@ import pytest
 from enginekit import Boom, change, define_job, put, snapshot
 
 import durable_cli
-from durable_cli import Context, Durable, DurableError, InvalidInput, KeyTaken, RunNotFound, Status, errors, workflow
+from durable_cli import (
+    Context,
+    Durable,
+    DurableError,
+    InvalidInput,
+    KeyTaken,
+    Run,
+    RunNotFound,
+    Status,
+    errors,
+    workflow,
+)
 
 # -- errors --------------------------------------------------------------------------------------------------------
 
@@ -275,6 +286,37 @@ def test_everything_public_is_typed_and_explained(public: type) -> None:
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_the_wall_clock_ends_no_waiting(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout=` is a length of time."""
+    slept: list[float] = []
+    monkeypatch.setattr("time.monotonic_ns", lambda: int(sum(slept) * 1e9))
+    monkeypatch.setattr("time.time_ns", lambda: int((1_800_000_000 + (-1) ** len(slept) * 7200) * 1e9))
+    with Durable(db, sleep=slept.append) as durable:
+        run_id = durable.start(define_job()).run_id
+        with pytest.raises(errors.NotOver):
+            durable.wait(run_id, timeout=10)
+    assert 10 <= sum(slept) < 10.1
+
+
+@pytest.mark.parametrize("operation", ["retry", "rerun", "release_key", "explain_retry", "explain_rerun", "wait"])
+def test_a_run_that_is_pruned_meanwhile_is_not_found(
+    durable: Durable, clock: Any, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Between finding it and the transaction of the operation."""
+    run_id = put(durable, define_job(), "failed", key="k")
+    clock.advance(1)
+    find = durable.run
+
+    def run(name: str) -> Run:
+        found = find(name)
+        durable.prune(older_than=0)
+        return found
+
+    monkeypatch.setattr(durable, "run", run)
+    with pytest.raises(RunNotFound, match=f"run {run_id} is gone: it was pruned"):
+        getattr(durable, operation)(run_id)
 
 
 def test_waiting_for_a_run(db: Path, clock: Any) -> None:

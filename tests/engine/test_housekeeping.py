@@ -114,6 +114,34 @@ def test_pruning_happens_once_an_hour_for_all_of_a_file(durable, clock):
     assert pruned == [60, 120]
 
 
+def test_pruning_keeps_nothing_waiting(durable, clock, monkeypatch):
+    """One batch a sweep: what is due is executed in between, a request to stop is heeded, and a tick ends when all is
+    pruned."""
+    monkeypatch.setattr("durable_cli.pruning._BATCH", 2)
+    for n in range(9):
+        durable.cancel(durable.start(holding("report"), key=f"old{n}").run_id)
+    clock.advance(2 * DAY)
+    due = durable.start(holding("report"), key="due").run_id
+    worker = durable.worker(retention="1d")
+    seen = []
+    while worker.sweep() == 0.0:
+        while worker.busy or worker._code.busy:
+            pass
+        seen.append((len(durable.runs()) - 1, str(durable.run(due).status)))
+    assert seen[:5] == [(7, "pending"), (5, "completed"), (3, "completed"), (1, "completed"), (0, "completed")]
+    clock.advance(2 * DAY)
+    for n in range(5):
+        durable.cancel(durable.start(holding("report"), key=f"new{n}").run_id)
+    clock.advance(2 * DAY)
+    stopped = durable.worker(retention="1d")
+    stopped.stop.set()
+    stopped.work()
+    stopped.tick()
+    assert len(durable.runs()) == 6
+    durable.tick(retention="1d")
+    assert durable.runs() == []
+
+
 def test_a_clock_that_jumped_prunes_nothing_and_is_told_once_a_day(durable, clock, warnings):
     """Fifty years ahead: a warning with what to do, from however many ticks; all runs stay."""
     run = durable.execute(holding("report"), key="k").run

@@ -5,17 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from enginekit import FINISHED, define_job, duplicates, live_owner, put, snapshot, told
 
-from durable_cli import Context, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
+from durable_cli import Context, Debounce, Durable, InvalidInput, InvalidKey, KeyTaken, workflow
 from durable_cli.core.clocks import LEAP_MS, STEP_MS, Mark, suspect
 from durable_cli.errors import ClockSuspect, DurableError, UsageError
 from durable_cli.listeners import EVENTS
 from durable_cli.model import ActivityKind
 from durable_cli.store import activity
+from durable_cli.store import pruning as pruning_rows
 
 DAY = 86_400_000
 
@@ -215,6 +217,33 @@ def test_stopped_in_between_the_rest_is_left(durable: Durable, clock: Any, monke
     assert durable.prune(older_than="1d").runs == 2
 
 
+def test_a_batch_goes_over_nothing_again(durable: Durable, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins where the one before ended, so what has to stay is looked at once, runs and activity alike."""
+    monkeypatch.setattr("durable_cli.pruning._BATCH", 2)
+    monkeypatch.setattr("durable_cli.pruning._ACTIVITY_BATCH", 2)
+    job, other = define_job(), define_job(name="other")
+    for n in range(5):
+        for each in (job, other):
+            durable.cancel(durable.start(each, key=f"k{n}").run_id)
+            durable.start(each, 2, key=f"k{n}")
+            durable.cancel(key=f"k{n}", workflow=each.definition.name)
+    clock.advance(8 * DAY)
+    seen: list[Any] = []
+    for name in ("old_runs", "old_activity"):
+        real = getattr(pruning_rows, name)
+        monkeypatch.setattr(
+            pruning_rows,
+            name,
+            lambda *args, real=real, **kwargs: seen.append((real, args[1])) or real(*args, **kwargs),
+        )
+    done = durable.prune(older_than="1d", workflow="other")
+    assert (done.runs, len(durable.runs())) == (10, 10)
+    assert len(seen) == len(set(seen)) > 6
+    rows = durable.activity(limit=None)
+    assert {(row.workflow, row.kind) for row in rows} == {("job", "key_handed_off"), ("other", "key_pruned")}
+    assert done.activity == 5
+
+
 # -- activity ------------------------------------------------------------------------------------------------------
 
 
@@ -369,6 +398,69 @@ def test_many_starts_have_an_answer_each(durable: Durable) -> None:
     assert durable.check() == []
 
 
+def add(old: list[int], new: list[int]) -> list[int]:
+    if 13 in new:
+        raise ValueError("unlucky")
+    return old + new
+
+
+def test_many_starts_merge_outside_of_their_transaction(durable: Durable, db: Path) -> None:
+    """The user's function keeps nobody from writing; all items go into one transaction, with the answers and the
+    record that they would have one after the other; each pair is merged once."""
+    calls: list[tuple[list[int], list[int]]] = []
+    with Durable(db, clock=durable._engine.now) as other:
+
+        def merge(old: list[int], new: list[int]) -> list[int]:
+            calls.append((old, new))
+            other.cancel(other.start(define_job()).run_id)  # would wait for our transaction, and fail
+            return add(old, new)
+
+        @workflow(name="sum", debounce=Debounce("1h"), merge=merge)
+        def summed(ctx: Context, numbers: list[int]) -> None:
+            return None
+
+        durable.start(summed, [0], key="b")
+        items = [{"input": [n], "key": key} for n, key in enumerate("aabab", 1)]
+        items += [{"input": [13], "key": "a"}, {"input": [7], "key": "a"}, {"input": ["x"]}, {"input": [8]}]
+        answers = durable.start_many(summed, items)
+    kinds = [type(one).__name__ if isinstance(one, DurableError) else str(one.outcome) for one in answers]
+    assert kinds == ["created", *["merged"] * 4, "InvalidInput", "merged", "InvalidInput", "created"]
+    assert {run.key: json.loads(run.input) for run in durable.runs(workflow="sum")} == {
+        "a": [1, 2, 4, 7],
+        "b": [0, 3, 5],
+        None: [8],
+    }
+    assert [one["input"] for one in duplicates(durable, "a")] == [[1], [1, 2], [1, 2, 4]]
+    assert len(calls) == len({str(call) for call in calls}) == 6
+
+
+def test_many_starts_whose_older_input_changes_meanwhile(durable: Durable, db: Path) -> None:
+    """Merged again with what is there now; an item that is overtaken again and again is refused, the others start."""
+    with Durable(db, clock=durable._engine.now) as other:
+        overtaken: list[int] = []
+
+        def merge(old: list[int], new: list[int]) -> list[int]:
+            if new == [1] and len(overtaken) < often:
+                overtaken.append(1)
+                other.start(newest, [0], key="k")
+            return old + new
+
+        @workflow(name="sum", debounce=Debounce("1h"), merge=merge)
+        def summed(ctx: Context, numbers: list[int]) -> None:
+            return None
+
+        newest = summed
+        for often, said in ((2, ["merged", "created"]), (99, ["KeyContended", "created"])):
+            overtaken.clear()
+            durable.start(summed, [9], key="k")
+            answers = durable.start_many(summed, [{"input": [1], "key": "k"}, {"input": [2]}])
+            kinds = [type(one).__name__ if isinstance(one, DurableError) else str(one.outcome) for one in answers]
+            assert kinds == said
+            input = json.loads(durable.find(key="k").input)
+            assert input == ([9, 0, 0, 1] if often == 2 else [9, 0, 0, 0, 0])
+            durable.cancel(key="k")
+
+
 def test_many_starts_of_nothing_and_what_breaks_off(durable: Durable) -> None:
     """What is no start's own fault takes all of them back."""
     job = define_job()
@@ -439,6 +531,20 @@ def test_whatever_is_told_can_be_listened_for() -> None:
     """Each kind of activity and each status has its event's name."""
     assert set(activity._EVENTS) == set(ActivityKind)
     assert {*activity._EVENTS.values(), *(f"run.{status}" for status in FINISHED)} <= set(EVENTS)
+
+
+def test_ending_a_listener_twice_ends_it_once(durable: Durable) -> None:
+    """And no other registration, of the same function either."""
+    job, heard = define_job(), []
+    listen = lambda event, fields: heard.append(event)  # noqa: E731
+    ends = [durable.on("run.started", listen) for _ in range(2)]
+    durable.start(job)
+    for _ in range(2):
+        ends[0]()
+    durable.start(job)
+    ends[1]()
+    durable.start(job)
+    assert len(heard) == 3
 
 
 def test_a_listener_that_raises_changes_nothing(durable: Durable, caplog: pytest.LogCaptureFixture) -> None:

@@ -127,6 +127,21 @@ def test_a_command_that_cannot_be_begun(
     assert (error.exit_code, error.error_message) == (code, message)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("check", [True, False])
+def test_an_end_that_is_lost_is_no_success(durable: Durable, kind: str, check: bool) -> None:
+    """In an application that ignores SIGCHLD nobody learns how a command ended: whatever it was, the step failed."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        done, [error] = run(durable, kind, ["sh", "-c", "echo out; exit 7"], check=check)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert isinstance(error, ShellFailed)
+    assert (error.exit_code, error.signal, error.output) == (None, None, "out")
+    assert "how is lost" in error.error_message
+    assert done.status is Status.FAILED
+
+
 @pytest.mark.parametrize("argv", ["echo hello", b"echo", [], ["a", 1], [""], ["a\0b"]])
 def test_a_shell_line_is_refused(durable: Durable, argv: Any) -> None:
     """No command line is ever given to a shell: argv is a list of str. The message says what to write."""

@@ -16,8 +16,9 @@ from bothways import KINDS, define
 from enginekit import CRASHED, Boom, change, die, in_child
 from pydantic import BaseModel
 
-from durable_cli import Durable, Retry, Run, Status, workflow
+from durable_cli import Durable, Retry, Run, Status, changing, workflow
 from durable_cli.errors import AlreadyFinished, InvalidInput, NotWaiting, StepFailed, WaitTimeout
+from durable_cli.store import events
 from durable_cli.testing import Clock
 
 HOUR = 3_600_000
@@ -294,6 +295,32 @@ def test_an_answer_is_checked_and_given(
     change(durable, "UPDATE durable_steps SET due_at = 0 WHERE status = 'waiting'")
     again().tick()
     assert result(durable, run_id) == gives
+
+
+def test_a_question_has_one_answer(durable: Durable, again: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two people answer at once: the second one, whose answer was checked while the question was open, is told that
+    it is not any more; only one answer is kept."""
+
+    async def body(ctx: Any, _: Any) -> Any:
+        return await ctx.wait_for_input("ask", type="approval")
+
+    run_id = started(durable, define(kind, body))
+    check = changing.answer
+
+    def slow(*args: Any, **more: Any) -> str:
+        monkeypatch.undo()
+        text = check(*args, **more)
+        durable.provide_input(run_id, "ask", "yes")
+        return text
+
+    monkeypatch.setattr(changing, "answer", slow)
+    with pytest.raises(NotWaiting, match="does not ask for 'ask' now"):
+        durable.provide_input(run_id, "ask", "no")
+    row_id = durable.run(run_id).row_id
+    kept = durable._engine.database.read(lambda tx: events.of_run(tx, row_id))
+    assert [event.payload for event in kept] == ["true"]
+    again().tick()
+    assert result(durable, run_id) is True
 
 
 def test_nobody_answers(durable: Durable, clock: Clock, kind: str) -> None:

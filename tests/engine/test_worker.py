@@ -21,7 +21,7 @@ from crashkit import until
 from enginekit import Boom, change, dead_owner, own
 
 from durable_cli import Durable, Status, workflow
-from durable_cli.errors import DatabaseCorrupt, DatabaseLocked, DiskFull
+from durable_cli.errors import DatabaseCorrupt, DatabaseLocked, DiskError, DiskFull
 from durable_cli.patience import Patience, Rarely
 from durable_cli.store.checkpoint import shrink_log
 from durable_cli.store.database import Database
@@ -182,6 +182,17 @@ def orphan(durable: Durable, flow: Any, what: Any = None) -> str:
     own(durable, run_id, dead_owner(durable))
     change(durable, "UPDATE durable_runs SET status = 'running', due_at = NULL WHERE public_id = :id", id=run_id)
     return run_id
+
+
+def test_a_tick_with_nothing_to_do_writes_nothing(real: Durable, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cron starts one each minute: no commit, no owner."""
+    real.execute(simple())
+    writes: list[int] = []
+    write = Database.write
+    monkeypatch.setattr(Database, "write", lambda *args, **more: writes.append(1) or write(*args, **more))
+    with Durable(db) as it:
+        it.tick()
+    assert writes == []
 
 
 def test_orphans_are_adopted_at_once_and_at_each_sweep(real: Durable) -> None:
@@ -438,6 +449,68 @@ def test_a_file_that_cannot_be_used_ends_the_worker(real: Durable, monkeypatch: 
         with working(real.path) as worker:
             real.start(flow)
             until(lambda: worker._bell is None, "the worker's end")
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_worker_that_ended_by_an_error_is_none(
+    real: Durable, db: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    """The process lives on, and whatever would be left to its worker would be done by nobody. Where the file cannot be
+    told, the lock goes."""
+    sweeps = []
+
+    def sweep(_: Worker) -> float:
+        sweeps.append(real._engine.database.read(real._engine.has_live_worker))
+        if not writable:
+            monkeypatch.setattr(Database, "write", fails)
+        raise DiskError("injected")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise DiskError("injected")
+
+    with monkeypatch.context() as patch, Durable(db) as it:
+        patch.setattr(Worker, "sweep", sweep)
+        with pytest.raises(DiskError, match="injected"):
+            it.work()
+        assert sweeps == [True]
+        assert not it.has_worker()
+        assert not real.has_worker()
+        monkeypatch.undo()
+        assert it.execute(simple(), 1).run.status is Status.COMPLETED
+        assert real.check() == []
+
+
+@pytest.mark.parametrize("what", ["durable-run-", "durable-load-"])
+def test_a_thread_that_cannot_be_started_leaves_nothing_behind(
+    real: Durable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """A process at its limit of threads: what was claimed is given back at once, nothing is taken for executing or
+    loading for ever, and the worker goes on when there is room again. A schedule has not failed by it."""
+    flow = simple()
+    ids = [real.start(flow, n).run_id for n in range(3)]
+    real.schedule("often", "* * * * *", flow)
+    change(real, "UPDATE durable_schedules SET next_fire_at = 1, wake_at = 1")
+    begin, failed = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(what) and len(failed) < 4:
+            failed.append(thread.name)
+            assert {run.status for run in real.runs()} <= {Status.PENDING, Status.RUNNING}
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr("durable_cli.worker.POLL_S", 0.01)
+    with working(real.path) as worker:
+        until(lambda: not real.runs(unfinished=True) and len(real.runs()) > 3, "all runs, and one of the schedule")
+        assert worker.engine.mine() == set()
+        assert not worker.busy
+        assert worker.counts.claimed == len(real.runs())
+    assert len(failed) == 4
+    assert {real.run(one).status for one in ids} == {Status.COMPLETED}
+    assert "no more threads can be started" in caplog.text
+    assert real.activity(kinds=["schedule_failed"]) == []
+    assert real.check() == []
 
 
 def test_the_log_beside_the_file_is_emptied(real: Durable) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from durable_cli import errors
 from durable_cli.store import failures, library
-from durable_cli.store.database import Database, Tx
+from durable_cli.store.database import Database, Notice, Tx
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,20 +131,25 @@ def test_tx_answers_with_rows_values_and_counts(db: Database) -> None:
 
 
 def test_a_savepoint_undoes_its_block_and_no_more(db: Database) -> None:
-    """What raises inside a savepoint leaves the rest of the transaction as it was."""
+    """What raises inside a savepoint leaves the rest of the transaction as it was, and nobody is told of it."""
+    told: list[str] = []
+    db.on_commit = lambda notices: told.extend(one.event for one in notices)
 
     def work(tx: Tx) -> None:
         put(tx, "before")
+        tx.notices.append(Notice("before", {}))
         with pytest.raises(ValueError), tx.savepoint():
             put(tx, "undone")
+            tx.notices.append(Notice("undone", {}))
             with tx.savepoint():
                 put(tx, "undone too")
             raise ValueError
         with tx.savepoint():
             put(tx, "kept")
+            tx.notices.append(Notice("kept", {}))
 
     db.write(work)
-    assert db.read(names) == ["before", "kept"]
+    assert db.read(names) == told == ["before", "kept"]
 
 
 def test_what_the_callback_raises_rolls_back_and_comes_out_unchanged(db: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import subprocess
@@ -161,6 +162,21 @@ def test_it_ends_with_the_last_connection(tmp_path: Path, standard: ModuleType) 
     with pytest.raises(EngineFileOpened):
         path.read_bytes()
     first.close()
+
+
+def test_it_ends_with_an_object_that_nobody_closed(tmp_path: Path) -> None:
+    """Dropped and collected: its connection is closed, and another one's guard stays."""
+    path = tmp_path / "durable.db"
+    dropped, kept = Database(path), Database(path)
+    dropped.read(lambda tx: None)
+    kept.read(lambda tx: None)
+    del dropped
+    gc.collect()
+    with pytest.raises(EngineFileOpened):
+        path.read_bytes()
+    del kept
+    gc.collect()
+    path.read_bytes()
 
 
 def test_an_inode_that_was_used_again_is_nobodys(tmp_path: Path) -> None:
