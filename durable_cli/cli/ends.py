@@ -47,11 +47,12 @@ def headline(run: Run) -> str:
     return f"{text}: {error.type}: {error.message}" if error.message else f"{text}: {error.type}"
 
 
-def one_line(run: Run) -> str:
+def one_line(run: Run, *, ascii_only: bool) -> str:
     """`run ID of WORKFLOW (key K) failed in step S: Type: message`, and what could not be undone; raw text."""
     key = "" if run.key is None else f" (key {run.key})"
     end = headline(run).removeprefix(run.workflow)
-    return "; ".join([f"run {run.id} of {run.workflow}{key}{end}", *stepnames.failed_undos(run)])
+    undos = stepnames.failed_undos(run, ascii_only=ascii_only)
+    return "; ".join([f"run {run.id} of {run.workflow}{key}{end}", *undos])
 
 
 def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
@@ -62,7 +63,7 @@ def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     lines += [f"  {shown(line)}" for line in more[:5]]
     key = f", key {session.shown_key(run.key)}" if run.key is not None else ""
     lines.append(f"  run {run.id}{key}")
-    lines += [f"  {shown(line)}" for line in stepnames.failed_undos(run)[:5]]
+    lines += [f"  {shown(line)}" for line in stepnames.failed_undos(run, ascii_only=out.ascii_only)[:5]]
     trace = (run.error.traceback or "") if run.error is not None else ""
     lines += _traceback_lines(trace, session)
     room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - 2)

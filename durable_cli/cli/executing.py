@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from durable_cli import render
-from durable_cli.cli import ends, rests
+from durable_cli.cli import ends, rests, stepnames
 from durable_cli.cli.session import Session
 from durable_cli.cli.signals import Signals
 from durable_cli.core.timing import format_duration
@@ -49,8 +49,8 @@ class Steps:
             self._taken_up(progress)
         if not self._told or self._command:
             return
-        step, message = self._shown(progress.step), self._shown(progress.message or "")
-        step = f"undo {step}" if progress.undo else step
+        step = self._shown(stepnames.of_progress(progress, ascii_only=self._out.ascii_only))
+        message = self._shown(progress.message or "")
         again = f" (attempt {progress.attempt})" if progress.attempt > 1 else ""
         if progress.kind == "step_started":
             self._began[progress.run_id, progress.place] = time.monotonic()

@@ -170,7 +170,9 @@ def _show(session: Session, run: Run, view: KeyDetails | None, events: Sequence[
     lines += [_event_line(session, event) for event in events]
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
-        lines += [f"           {shown(line)}" for line in stepnames.failed_undos(run)]
+        lines += [
+            f"           {shown(line)}" for line in stepnames.failed_undos(run, ascii_only=session.out.ascii_only)
+        ]
         lines += [f"  {shown(line)}" for line in (run.error.traceback or "").rstrip("\n").split("\n") if line]
     if view is not None:
         lines += keyview.run_lines(session, view)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from durable_cli import render
-from durable_cli.cli import schedules
+from durable_cli.cli import schedules, stepnames
 from durable_cli.cli.session import Session
 from durable_cli.cli.signals import Signals
 from durable_cli.cli.starting import DryRun
@@ -177,7 +177,7 @@ def _progress(session: Session) -> Callable[[Progress], None]:
         if progress.kind == "step_failed" and not progress.undo and len(seen) == 1:
             session.out.failed_here(progress.run_id, progress.step)  # beside others nobody knows who wrote what
         if session.out.verbose and progress.kind != "step_started":
-            step = f"undo {progress.step}" if progress.undo else progress.step
+            step = stepnames.of_progress(progress, ascii_only=session.out.ascii_only)
             what = f"{progress.run_id} {progress.kind.replace('_', ' ')} {step}".rstrip()
             session.out.say(session.shown(f"{what}: {progress.message}" if progress.message else what))
 
@@ -194,7 +194,7 @@ def _ends(session: Session, client: Durable) -> Callable[[str, dict[str, Any]], 
         held_too_long = str(fields.get("error", "")).endswith("(max_hold)")
         told = event in _BAD_ENDS or (event == "run.cancelled" and held_too_long)
         if told or (event == "run.completed" and out.verbose):
-            line = session.shown(ends.one_line(client.run(str(fields["run_id"]))))
+            line = session.shown(ends.one_line(client.run(str(fields["run_id"])), ascii_only=out.ascii_only))
             out.say(f"{out.styled('error:', '1;31')} {line}" if told else line)
 
     return tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -44,6 +45,31 @@ def fan(ctx: Context) -> None:
 """
 
 
+MORE += """
+
+@workflow
+def arms(ctx: Context) -> None:
+    def arm(c: Context) -> None:
+        c.run("build", lambda: None)
+        c.run("push", lambda: None, compensate=lambda _: None)
+
+    ctx.run("push", lambda: None, compensate=_bad)
+    ctx.parallel({"arm": arm, "x86": arm}, concurrency=1)
+    ctx.run("publish", _bad)
+
+
+@workflow
+async def aarms(ctx) -> None:
+    async def arm(c) -> None:
+        await c.run("build", lambda: None)
+        await c.run("push", lambda: None, compensate=lambda _: None)
+
+    await ctx.run("push", lambda: None, compensate=_bad)
+    await ctx.parallel({"arm": arm, "x86": arm}, concurrency=1)
+    await ctx.run("publish", _bad)
+"""
+
+
 @pytest.fixture
 def more(cli):
     (cli.dir / "more.py").write_text(MORE)
@@ -77,6 +103,25 @@ def test_steps_by_branch_and_undo_steps_by_name(more):
     shown = more("runs", "show", "last").out
     assert "✗ undo reserve  failed" in shown
     assert "undo reserve failed: ValueError" in shown
+
+
+@pytest.mark.parametrize("name", ["arms", "aarms"])
+def test_steps_of_one_name_are_told_apart(more, name):
+    """In the lines of their progress, of a worker too, and in what is undone."""
+    said = more("run", f"more:{name}", "--step-by-step").err
+    lines = [
+        re.sub("  [\\d.]+s$|: .*", "", line) for line in said.splitlines() if line.startswith("  ") and line[2] in "✓✗"
+    ]
+    undone = ["✓ undo x86 › push", "✓ undo arm › push", "✗ undo push"]
+    built = ["✓ push", "✓ arm › build", "✓ arm › push", "✓ x86 › build", "✓ x86 › push", "✗ publish", *undone]
+    assert [line.strip() for line in lines] == built
+    shown = more("runs", "show", "last").out
+    for one in undone:
+        assert f" {one}  " in shown
+    assert "undo push failed: ValueError" in said
+    assert "undo arm > push" in more("runs", "show", "last", env={"LANG": "C"}).out
+    more("start", f"more:{name}")
+    assert re.search(r"step completed undo arm › push$", more("tick", "-v").err, re.M)
 
 
 def test_a_kept_holder_that_failed(cli):
