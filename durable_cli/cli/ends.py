@@ -13,6 +13,12 @@ from durable_cli.model import Run, Status
 REPORT_LINES: Final = 40
 _OUTPUT_LINES: Final = 12
 
+_UNDONE: Final = {
+    Status.COMPENSATING: "is being compensated",
+    Status.COMPENSATED: "was compensated",
+    Status.COMPENSATION_FAILED: "its compensation failed too",
+}
+"""What became of a run whose error is that of what failed first."""
 _EXIT: Final = {Status.COMPLETED: 0, Status.CANCELLED: 5}
 
 
@@ -36,14 +42,16 @@ def print_result(run: Run, session: Session) -> None:
 
 def headline(run: Run) -> str:
     """`sync failed in step fetch (attempt 3): HTTPError: 503`, raw text."""
-    text = f"{run.workflow} {str(run.status).replace('_', ' ')}"
+    undone = _UNDONE.get(run.status)
+    text = f"{run.workflow} {run.status if undone is None else 'failed'}"
     error = run.error
-    if error is None:
-        return text
-    if error.step is not None:
+    if error is not None and error.step is not None:
         text += f" in step {error.step}"
         if error.attempt is not None:
             text += f" (attempt {error.attempt})"
+    text += "" if undone is None else f", and {undone}"
+    if error is None:
+        return text
     return f"{text}: {error.type}: {error.message}" if error.message else f"{text}: {error.type}"
 
 

@@ -16,7 +16,7 @@ from durable_cli.cli.session import Cell, Session, check_run_options
 from durable_cli.cli.starting import DryRun, Grace, print_id, tell_explanation
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import CannotCancel
-from durable_cli.model import Run, Status, Step, StepStatus
+from durable_cli.model import CancelResult, Run, Status, Step, StepStatus
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -159,14 +159,14 @@ def _show(session: Session, run: Run, view: KeyDetails | None, events: Sequence[
     lines.append(f"input      {shown(render.compact(render.value(run.input)))}")
     if run.result is not None:
         lines.append(f"result     {shown(render.compact(render.value(run.result)))}")
-    for step in run.steps or ():
+    for number, step in stepnames.in_order(run.steps or ()):
         icon = render.icon(str(step.status), ascii_only=session.out.ascii_only)
         took = "" if step.finished_at is None else f"  {render.span(step.finished_at - step.started_at)}"
         tries = f"  {step.attempts} attempts" if step.attempts > 1 else ""
         error = f"  {shown(f'{step.error.type}: {step.error.message}')}" if step.error else ""
         waits = f"  {shown(render.waits_for(step))}" if step.status is StepStatus.WAITING else ""
         name = shown(stepnames.label(step, run.steps or (), ascii_only=session.out.ascii_only))
-        lines.append(f"  {step.seq:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
+        lines.append(f"  {number:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
     lines += [_event_line(session, event) for event in events]
     if run.error is not None:
         lines += [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
@@ -300,7 +300,7 @@ def cancel(
     check_run_options(run, key, workflow)
     client = session.reader(named=run is not None)
     if client is None:
-        _tell_cancelled(session, 0, None, None)
+        _tell_cancelled(session, CancelResult(0, None, None))
         return 0
     if dry_run:
         return tell_explanation(session, client.explain_cancel(run, key=key, workflow=workflow))
@@ -311,18 +311,21 @@ def cancel(
             run_id=result.run_id,
             status=str(result.status),
         )
-    _tell_cancelled(session, result.cancelled, result.run_id, result.status)
+    _tell_cancelled(session, result)
     return 0
 
 
-def _tell_cancelled(session: Session, cancelled: int, run_id: str | None, status: Status | None) -> None:
-    document = {"cancelled": cancelled, "run_id": run_id, "status": None if status is None else str(status)}
+def _tell_cancelled(session: Session, result: CancelResult) -> None:
+    run_id, status = result.run_id, result.status
+    document = {"cancelled": result.cancelled, "run_id": run_id, "status": None if status is None else str(status)}
 
     def human() -> None:
         if run_id is None:
             session.out.note("nothing to cancel: no run has that key")
-        elif cancelled:
-            session.out.note(f"run {run_id} is cancelled; a step that is running ends, and its result is discarded")
+        elif result.cancelled:
+            running = result.was is Status.RUNNING
+            step = "; a step that is running ends, and its result is discarded" if running else ""
+            session.out.note(f"run {run_id} is cancelled{step}")
         else:
             session.out.note(f"nothing to cancel: run {run_id} is {status}")
 

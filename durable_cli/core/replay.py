@@ -119,6 +119,12 @@ def names(step: Step, history: Mapping[Place, Step]) -> tuple[str, ...]:
     return (*reversed(parts), *(() if bare else (step.name,)))
 
 
+def number(place: Place) -> str:
+    """Where an operation stands, for a list: `3`, and `3.1` inside of a branch of 3."""
+    around = _around(place[0])
+    return str(place[1]) if around is None else f"{number(around)}.{place[1]}"
+
+
 def _around(branch: str) -> Place | None:
     try:
         return parent_place(branch)

@@ -10,7 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 from durable_cli import render
-from durable_cli.cli import fitting
+from durable_cli.cli import fitting, stepnames
+from durable_cli.model import Step, StepStatus
 
 MORE = """
 from durable_cli import Context, Retry, workflow
@@ -175,7 +176,7 @@ def test_a_worker_tells_of_bad_ends(more, wait_for):
     time.sleep(0.2)
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=20)
-    step = "compensation failed in step charge (attempt 1): ValueError: no\\x1b[31m"
+    step = "failed in step charge (attempt 1), and its compensation failed too: ValueError: no\\x1b[31m"
     assert err.decode() == f"error: run {bad} of saga {step}; undo reserve failed: ValueError: no\\x1b[31m\n"
 
 
@@ -193,3 +194,77 @@ def test_tables_at_80_columns():
     assert str(cut[2]).endswith("…")
     [plain], _ = fitting.fit(names, rows, width=80, ascii_only=True)
     assert str(plain[4]).endswith("x...")
+
+
+def test_steps_in_the_order_of_their_places(more):
+    """Those of branches stand behind the operation that has them, numbered after it; undo steps last."""
+    more("run", "more:arms")
+    steps = [
+        line[:24].split()
+        for line in more("runs", "show", "last").out.splitlines()
+        if re.match(r"^ +[\d.]* [✓✗] ", line)
+    ]
+    assert [step[0] for step in steps] == ["1", "2", "2.1", "2.2", "2.1", "2.2", "3", "✓", "✓", "✗"]
+    more("run", "more:fan")
+    shown = more("runs", "show", "last").out
+    numbers = re.findall(r"^ +([\d.]+) ✓ (\S.*?)  completed", shown, re.M)
+    assert numbers == [
+        *(("1", "resize"), ("1.1", "resize[0]"), ("1.1", "resize[1]"), ("2", "parallel")),
+        *(("2.1", "left › parallel"), ("2.1.1", "left › a/b › deep")),
+    ]
+
+
+def test_items_of_a_map_stand_in_their_order():
+    """By number, not as text."""
+    steps = [
+        Step(branch, 1, "run", "a", StepStatus.COMPLETED, 1, 0, 0, 0, None, "1", None)
+        for branch in ("/1:10", "/1:9", "")
+    ]
+    assert [step.branch for _, step in stepnames.in_order(steps)] == ["", "/1:9", "/1:10"]
+
+
+def test_a_saga_that_was_undone_failed(more):
+    """The step failed; that it was compensated is what became of it."""
+    assert more("run", "more:saga").err.startswith(
+        "error: saga failed in step charge (attempt 1), and its compensation failed too: ValueError: no"
+    )
+    (more.dir / "more.py").write_text(MORE.replace("compensate=_bad", "compensate=lambda _: None"))
+    assert more("run", "more:saga").err.startswith(
+        "error: saga failed in step charge (attempt 1), and was compensated: ValueError: no"
+    )
+
+
+def test_hints_that_can_be_followed(more):
+    """The key in the command on the key; no app-dir for an absolute path."""
+    for _ in range(2):
+        more("run", "flows:sync", "--key", "a b")
+    assert "key's runs 2 (durable keys show 'a b' --workflow sync)" in more("runs", "show", "last").out
+    gone = more("run", "/nowhere/nope.py")
+    assert (gone.code, gone.err) == (3, "error: there is no file /nowhere/nope.py\n")
+    near = more("run", str(more.dir / "mor.py"))
+    assert near.err.splitlines()[-1] == "hint: did you mean more.py?"
+    assert "--app-dir" in more("run", "nope.py").err
+
+
+def test_what_a_cancel_says(more, wait_for):
+    """Of a running step only where one runs."""
+    more("start", "flows:quiet", "--key", "k")
+    assert more("cancel", "--key", "k", "-v").err.splitlines()[-1].endswith(" is cancelled")
+    process = more.process("run", "flows:slow", "--key", "s", "-q")
+    wait_for((more.dir / "began").exists)
+    said = more("cancel", "--key", "s", "-v").err.splitlines()[-1]
+    assert said.endswith(" is cancelled; a step that is running ends, and its result is discarded")
+    (more.dir / "go").touch()
+    assert process.wait(20) == 5
+
+
+def test_tables_on_a_narrow_terminal(more):
+    """What has no room is left out, and named; never the status, nor what --fields asks for."""
+    more("run", "flows:sync", "--key", "k")
+    for width in (45, 38):
+        shown = more("keys", "list", "--format", "table", "-v", env={"COLUMNS": str(width)})
+        assert max(cell_len(line) for line in shown.out.splitlines()) <= width
+        assert "✓ completed" in shown.out
+        assert "no room here for: " in shown.err
+    asked = more("keys", "list", "--format", "table", "--fields", "key,runs,holder_id", env={"COLUMNS": "20"})
+    assert (asked.err, "holder_id" in asked.out) == ("", True)
