@@ -107,7 +107,7 @@ class Changer(Reader):
                 return CancelResult(0, None, None)
             answer = settling.cancel(tx, found, now=engine.now(), reason=reason)
             now = runs.again(tx, found)
-            return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status)
+            return CancelResult(int(answer is arbitration.Cancel.CANCEL), now.id, now.status, was=found.status)
 
         return engine.write(write)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from durable_cli import lookup, timekeeping
 from durable_cli.core.schedules import MAX_FAILURES
-from durable_cli.core.timing import format_age, format_duration
+from durable_cli.core.timing import format_age, format_count, format_duration
 from durable_cli.engine import Engine
 from durable_cli.errors import FILE_ERRORS, DatabaseCorrupt, DurableError, UnsafeCode
 from durable_cli.firing import rule_of
@@ -35,7 +35,8 @@ LATE_MS: Final = 5 * 60_000
 STUCK_MS: Final = 86_400_000
 """From when on an unfinished holder is called stuck, unless its workflow has a `max_hold`."""
 _MOST: Final = 10
-_WORKER: Final = "durable worker   # or in the crontab: * * * * * durable -q tick"
+WORKER: Final = "durable worker"
+"""What mends that nobody executes; the command line adds the line for a crontab."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ def _runs(seen: _Seen) -> Iterator[Finding]:
             yield Finding(
                 "code",
                 "error",
-                f"{_count(row['runs'], 'run')} of {row['workflow']} cannot go on: {row['note']}",
+                f"{format_count(row['runs'], 'run')} of {row['workflow']} cannot go on: {row['note']}",
                 f"durable resume {row['run_id']}   # once that is mended; a worker tries again by itself",
             )
     orphans = [run for run in seen.orphans if run.id not in seen.told]
@@ -276,13 +277,13 @@ def _runs(seen: _Seen) -> Iterator[Finding]:
         yield Finding("runs", "warning", more, "durable tick")
     late = [run for run in seen.late if run.id not in seen.told]
     if late:
-        yield Finding("workers", "warning", f"{_count(len(late), 'run')}: {_nobody(seen)}", *_remedy(seen, late))
+        yield Finding("workers", "warning", f"{format_count(len(late), 'run')}: {_nobody(seen)}", *_remedy(seen, late))
     elif not seen.workers:
         active = sum(one.active for one in seen.schedules)
-        told = [_count(seen.ahead, "run") + " that nobody executes"] if seen.ahead else []
-        told += [_count(active, "active schedule")] if active else []
+        told = [format_count(seen.ahead, "run") + " that nobody executes"] if seen.ahead else []
+        told += [format_count(active, "active schedule")] if active else []
         if told:
-            yield Finding("workers", "note", f"no worker is alive to go on with {' and '.join(told)}", _WORKER)
+            yield Finding("workers", "note", f"no worker is alive to go on with {' and '.join(told)}", WORKER)
 
 
 def _nobody(seen: _Seen) -> str:
@@ -294,7 +295,7 @@ def _remedy(seen: _Seen, late: list[Run]) -> tuple[str, tuple[str, ...]]:
     facts = tuple(f"{run.id} {run.workflow}" for run in late[:3])
     if seen.workers:
         return f"durable runs show {late[0].id}", facts
-    return _WORKER, facts
+    return WORKER, facts
 
 
 def _schedules(seen: _Seen) -> Iterator[Finding]:
@@ -306,8 +307,8 @@ def _schedules(seen: _Seen) -> Iterator[Finding]:
         yield Finding(
             "schedules",
             "warning",
-            f"nobody fires the schedules: {_count(len(late), 'schedule')} due for more than {format_duration(LATE_MS)}",
-            _WORKER,
+            f"nobody fires the schedules: {format_count(len(late), 'schedule')} due for more than {format_duration(LATE_MS)}",
+            WORKER,
             tuple(late[:3]),
         )
 
@@ -329,7 +330,7 @@ def _schedule(one: Schedule) -> Iterator[Finding]:
         yield Finding("schedules", "error", f"schedule {one.name} cannot be read: {error.message}", show)
         return
     if one.failures:
-        message = f"schedule {one.name} failed {_count(one.failures, 'time')} in a row: {one.last_error}"
+        message = f"schedule {one.name} failed {format_count(one.failures, 'time')} in a row: {one.last_error}"
         yield Finding("schedules", "warning", message, show)
     if one.next_fire_at is None:
         yield Finding("schedules", "warning", f"schedule {one.name} will never fire: {one.cron}", show)
@@ -342,7 +343,7 @@ def _code(seen: _Seen) -> Iterator[Finding]:
         if problem is not None:
             seen.broken.add(known.name)
             counts = ((unfinished, "unfinished run"), (scheduled, "schedule"))
-            needed = " and ".join(_count(number, what) for number, what in counts if number)
+            needed = " and ".join(format_count(number, what) for number, what in counts if number)
             yield Finding("code", "error", f"workflow {known.name}: {problem[0]}", problem[1], (f"needed by {needed}",))
 
 
@@ -366,10 +367,6 @@ def _why_not_loadable(known: Workflow) -> tuple[str, str | None] | None:
     except (SyntaxError, ValueError) as error:
         return f"{place.file} is not Python: {error}", f"durable check {shlex.quote(place.file)}"
     return None
-
-
-def _count(number: object, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def worst(findings: Iterable[Finding]) -> list[Finding]:

@@ -70,7 +70,9 @@ class Undo(Leave):
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What happened just now in a run, for whoever watches it. `due_at`: when a resting run goes on;
-    `undo`: the step is the compensation of that step; `place`: where in the run it is, names may repeat."""
+    `undo`: the step is the compensation of that step; `place`: where in the run it is, names may repeat; `names`: of
+    the branches it is in, and its own; `other_input`: the run that a call has taken up has another input than the call
+    gave, and keeps it."""
 
     kind: str
     run_id: str
@@ -80,6 +82,8 @@ class Progress:
     due_at: int | None = None
     undo: bool = False
     place: Place | None = None
+    names: tuple[str, ...] = ()
+    other_input: bool = False
 
 
 class Face(Protocol):

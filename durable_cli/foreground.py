@@ -24,6 +24,7 @@ from durable_cli.runner import Ended, Gone, Rested, Stopped, silent, take_turn
 from durable_cli.settling import look_after
 from durable_cli.store import activity, history, runs, transitions
 from durable_cli.store.database import Tx
+from durable_cli.values import same_value
 
 _LOOK_EVERY_S = 0.2
 """How often a process that rests or follows looks whether the file says something new."""
@@ -79,6 +80,8 @@ def execute(engine: Engine, definition: Definition, request: Request, *, watch: 
         assert run is not None
         if not wait or run.finished:
             return Execution(started.result, run, executed=started.ended)
+    elif started.result is not None and started.result.outcome in _GOES_ON:
+        _tell_taken_up(engine, request, started.claim, started.result.outcome, watch)
     taken = _Taken(started.claim, started.ended)
     return _execute_taken(engine, definition, taken, _id(started), watch, result=started.result)
 
@@ -117,6 +120,16 @@ def rerun(engine: Engine, definition: Definition, run_id: str, *, watch: Watch) 
     if started.refusal is not None:
         raise started.refusal
     return _execute_taken(engine, definition, _Taken(started.claim), _id(started), watch, result=started.result)
+
+
+_GOES_ON = (Outcome.RESUMED, Outcome.QUEUED, Outcome.EVENT_SENT)
+"""What a start does that, where it executes something at once, executes a run that was there before."""
+
+
+def _tell_taken_up(engine: Engine, request: Request, claim: Claim, outcome: Outcome, watch: Watch) -> None:
+    run = engine.database.read(lambda tx: runs.get(tx, claim.row_id))
+    other = outcome is Outcome.RESUMED and not same_value(request.input, run.input)  # else it went somewhere
+    watch.progress(Progress("taken_up", run.id, "", other_input=other))
 
 
 def _id(started: starting.Started) -> str:

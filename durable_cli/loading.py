@@ -199,8 +199,8 @@ def find_path(path: str, app_dir: str) -> str:
     if file is None:
         raise ModuleNotFound(
             f"there is no file {path}" if not os.path.isdir(path) else f"{path} is a directory, not a Python file",
-            facts=(f"looked from {os.getcwd()}",),
-            hint=_hint(os.path.basename(path), _python_files(os.path.dirname(os.path.abspath(path)), ".py")),
+            facts=() if os.path.isabs(path) else (f"looked from {os.getcwd()}",),
+            hint=_hint(path, _python_files(os.path.dirname(os.path.abspath(path)), ".py")),
         )
     if not file.endswith(".py"):
         raise ModuleNotFound(
@@ -257,7 +257,9 @@ def _python_files(folder: str, suffix: str) -> list[str]:
     )
 
 
-def _hint(asked: str, candidates: list[str]) -> str:
-    near = difflib.get_close_matches(asked, candidates, 1)
+def _hint(asked: str, candidates: list[str]) -> str | None:
+    near = difflib.get_close_matches(os.path.basename(asked), candidates, 1)
+    if os.path.isabs(asked):  # an app-dir does not matter to it
+        return f"did you mean {near[0]}?" if near else None
     meant = f"did you mean {near[0]}? Else " if near else ""
     return f"{meant}say where your modules are: --app-dir DIR"

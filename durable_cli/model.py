@@ -393,11 +393,13 @@ class StartResult:
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """What a cancel did: `cancelled` is 0 or 1; `run_id` and `status` of the run as it is now (None: no run)."""
+    """What a cancel did: `cancelled` is 0 or 1; `run_id` and `status` of the run as it is now (None: no run); `was`: its
+    status before."""
 
     cancelled: int
     run_id: str | None
     status: Status | None
+    was: Status | None = None
 
 
 @dataclass(frozen=True, slots=True)

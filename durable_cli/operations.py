@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from durable_cli.core import lifecycle
+from durable_cli.core import lifecycle, replay
 from durable_cli.core.policies import Retry
 from durable_cli.core.replay import Recorded
 from durable_cli.entering import Attempt, Branch, current_attempts
@@ -175,8 +175,8 @@ class Operations(Branch):
         return values.load(text)
 
     def _tell(self, kind: str, row: Step, **more: Any) -> None:
-        place = (row.branch, row.seq)
-        self.execution.tell(kind, row.name, attempt=row.attempts, undo=_undoes(row), place=place, **more)
+        more |= {"place": (row.branch, row.seq), "names": replay.names(row, self.execution.history)}
+        self.execution.tell(kind, row.name, attempt=row.attempts, undo=_undoes(row), **more)
 
     async def _flush(self) -> None:
         """Write what the step printed, before its end is on record."""
@@ -187,7 +187,7 @@ class Operations(Branch):
         """Record an attempt that raised, and leave by the rest before the next one or by the step's failure."""
         execution = self.execution
         if execution.poison is not None:
-            if row.kind != "compensate":
+            if row.kind != replay.UNDO:
                 raise execution.poison from None
             error, execution.poison = execution.poison, None  # the other compensations shall be called all the same
         failures = row.failures + 1
@@ -303,4 +303,4 @@ def drive(operation: Awaitable[Any]) -> Any:
 
 
 def _undoes(step: Step) -> bool:
-    return step.kind == "compensate"
+    return step.kind == replay.UNDO

@@ -169,19 +169,24 @@ def error_document(error: RunError | None) -> Document | None:
     return {"type": error.type, "message": error.message, "step": error.step, "attempt": error.attempt}
 
 
-def waits_for(step: Step, now: int | None = None) -> str:
-    """What an operation that waits is waiting for, as raw text; until when as a moment, or (with `now`) as an age."""
+def awaited(step: Step) -> str:
+    """What an operation that waits is waiting for, as raw text: `for event 'paid'`; empty for a moment."""
     details = step.details or {}
     names = [repr(name) for name in details.get("names", ())]
     joined = (" and " if details.get("mode") == "all" else " or ").join(names)
-    what = {
+    prompt = details.get("prompt")
+    return {
         "sleep": "",
         "event": f"for event {joined}",
-        "input": f"for an answer: {details.get('prompt') or step.name}",
+        "input": f"for an answer to {step.name!r}" + (f" ({prompt})" if prompt and prompt != step.name else ""),
         "call": "for the end of a run it started",
     }.get(step.kind, "for its branches")
+
+
+def waits_for(step: Step, now: int | None = None) -> str:
+    """As `awaited`, and until when: as a moment, or (with `now`) as an age."""
     when = "" if step.due_at is None else f"until {iso(step.due_at)}" if now is None else age(step.due_at, now)
-    return " ".join(filter(None, (what, when)))
+    return " ".join(filter(None, (awaited(step), when)))
 
 
 def step_document(step: Step) -> Document:

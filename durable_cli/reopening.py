@@ -14,8 +14,8 @@ from durable_cli.model import Run, Status, Step, StepStatus
 from durable_cli.store import history, runs
 from durable_cli.store.database import Tx
 
-_AT_PLACE = frozenset({"run"})
-"""Kinds whose attempts go on being counted where they were; all others begin anew."""
+_AT_PLACE = frozenset({"run", "shell", "http"})
+"""Kinds that have attempts, which go on being counted where they were; all others begin anew."""
 
 
 Revive = Callable[[Run], bool]

@@ -21,12 +21,12 @@ async def undo_all(operations: Operations, execution: Execution, done: list[Step
     for step in done:
         place = (step.branch, step.seq)
         compensation = execution.compensations.get(place)
-        options = StepOptions(kind="compensate")
+        options = StepOptions(kind=replay.UNDO)
         if compensation is None:
             function, value = _missing(step), None
         else:
             function, value = compensation.function, operations.replayed(step, compensation.values)
-            options = StepOptions(kind="compensate", retry=compensation.retry or options.retry)
+            options = StepOptions(kind=replay.UNDO, retry=compensation.retry or options.retry)
         try:
             await operations.step(step.name, function, (value,), {}, options)
         except StepFailed:

@@ -42,7 +42,7 @@ codecheck.names codecheck.rules codecheck.scopes codecheck.steps codecheck.visit
 testing pytest_plugin
 render
 cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals cli.screen
-cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
+cli.following cli.bulk cli.stepnames cli.ends cli.rests cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
 cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.topics
 cli.app cli.complete
 __main__
@@ -59,6 +59,7 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS = {
     "cli.starting.run": "its parameters are the options of `durable run`, with their help",
+    "cli.commands.execute_command": "its parameters are the options of `durable exec`, with their help",
 }
 EVALUATES = {
     "values.resolve": "an annotation written as text is resolved as typing.get_type_hints does: the user's own code",

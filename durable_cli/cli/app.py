@@ -35,6 +35,7 @@ from durable_cli.cli import (
 )
 from durable_cli.cli.options import HELP_NAMES, Command, Group, as_usage_error
 from durable_cli.cli.session import Session
+from durable_cli.core.timing import format_count
 from durable_cli.errors import UsageError
 from durable_cli.places import is_there
 
@@ -141,7 +142,7 @@ def bare(
 
     def human() -> None:
         by_status = ", ".join(f"{count} {status}" for status, count in counts.runs.items()) or "no runs"
-        session.out.answer(f"{session.shown(str(place.path))}\n{by_status}; {counts.held} keys held")
+        session.out.answer(f"{session.shown(str(place.path))}\n{by_status}; {format_count(counts.held, 'key')} held")
         session.table(*runs.run_table(session, recent), "no runs yet")
 
     session.one(document, human, id_field="path")

@@ -9,6 +9,7 @@ import typer
 from durable_cli import render
 from durable_cli.cli.runs import Fields, Header
 from durable_cli.cli.session import Session
+from durable_cli.core.timing import format_count
 
 if TYPE_CHECKING:
     from durable_cli.codecheck import Finding
@@ -56,7 +57,7 @@ def check(ctx: typer.Context, target: Target, fields: Fields = None, header: Hea
         )
     warnings = len(checked.findings) - checked.errors
     names = ", ".join(session.shown(name) for name in checked.workflows)
-    session.out.note(f"{_count(checked.errors, 'error')}, {_count(warnings, 'warning')} in {names}")
+    session.out.note(f"{format_count(checked.errors, 'error')}, {format_count(warnings, 'warning')} in {names}")
     return 1 if checked.errors else 0
 
 
@@ -69,7 +70,3 @@ def _lines(session: Session, finding: Finding) -> list[str]:
     place = f"{session.shown(finding.file)}:{finding.line}:{finding.column}"
     told = f"{place}: {finding.severity}[{finding.rule}] {session.shown(finding.message)}"
     return [told, f"    right: {session.shown(finding.right)}"]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from durable_cli.cli import ends, errors
+from durable_cli.cli import ends, errors, installing
 from durable_cli.cli.executing import REPORTS, execute, finish
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Session
@@ -21,6 +22,7 @@ from durable_cli.cli.starting import (
     tell_explanation,
     tell_recent,
 )
+from durable_cli.core.policies import parse_timeout
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import InvalidName, KeyTaken, UsageError
 
@@ -63,6 +65,9 @@ def execute_command(
     ] = "always",
     notify: Annotated[bool, typer.Option("--notify", help="A desktop notification at the end.")] = False,
     grace: Grace = "10s",
+    print_crontab: installing.PrintCrontab = None,
+    print_systemd: installing.PrintSystemd = False,
+    print_launchd: installing.PrintLaunchd = False,
     dry_run: DryRun = False,
 ) -> int:
     """Run a command with the policies of a workflow: one at a time for a key, seen by all, kept with its output.
@@ -72,8 +77,10 @@ def execute_command(
     """
     session: Session = ctx.obj
     check_choice("--report", report, REPORTS)
+    parse_timeout(timeout)
     grace_ms = parse_duration(grace)
     older_ms = None if if_older is None else parse_duration(if_older)
+    form = installing.asked(print_crontab, print_systemd, print_launchd, dry_run=dry_run)
     client = session.writer()
     definition = definition_for(client, command, name, reuse)
     asked: dict[str, Any] = {
@@ -81,6 +88,15 @@ def execute_command(
         "key": key,
         "on_duplicate": on_duplicate,
     }
+    if form is not None:
+        client.explain_start(definition, execute=True, **asked)  # a call that would be refused is not printed
+        words = ["exec", "-q", "--db", str(session.place().path)]
+        words += installing.flags({"--name": name, "--key": key, "--reuse": reuse, "--on-duplicate": on_duplicate})
+        more = {"-E": conflict_exit_code, "--wait": wait, "--timeout": timeout, "--if-older": if_older}
+        more |= {"--report": None if report == "always" else report, "--grace": None if grace == "10s" else grace}
+        words += [*installing.flags({**more, "--notify": notify}), "--", _found(command[0]), *command[1:]]
+        job = installing.job_name(session, definition.name, key, command)
+        return installing.tell(session, form, job, words, key=key)
     if older_ms is not None and (recent := client.last_completed(definition.name, key, within=older_ms / 1000)):
         return tell_recent(session, recent, dry_run=dry_run)
     if dry_run:
@@ -96,7 +112,7 @@ def execute_command(
                 definition, stop=stop, wait=wait, timeout=timeout, progress=progress, **asked
             ),
             grace_ms=grace_ms,
-            silent=True,
+            command=True,
         )
     except KeyTaken as error:
         code = errors.report(error, session.out)
@@ -109,6 +125,12 @@ def execute_command(
 
         return exit_code_of(execution.run) or 1
     return code
+
+
+def _found(program: str) -> str:
+    """A program with its path: cron's PATH is another one."""
+    found = None if os.sep in program else shutil.which(program)
+    return program if found is None else os.path.abspath(found)
 
 
 def definition_for(client: Durable, command: list[str], name: str | None, reuse: str | None) -> Definition:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from durable_cli import render
-from durable_cli.cli import moments
+from durable_cli.cli import installing, moments
 from durable_cli.cli.commands import definition_for
 from durable_cli.cli.config import home
 from durable_cli.cli.session import Cell, Session
@@ -132,6 +132,7 @@ def _tell(session: Session, documents: list[render.Document], *, dry_run: bool, 
         out.say("nothing was written (--dry-run)")
     elif made:
         out.say("take these lines out of the crontab, or each fires twice")
-        out.say("schedules are fired by `durable worker`, or by a line `* * * * * durable tick` in the crontab")
+        out.say(f"schedules are fired by {out.command('durable worker')}, or by this line in the crontab:")
+        out.say(f"  {session.shown(installing.tick_line(session))}")
     if mail:
         out.say("no mail is sent for them: durable runs list --status failed; durable runs logs RUN")

@@ -14,6 +14,7 @@ import typer
 import durable_cli
 from durable_cli import render
 from durable_cli.cli import config as settings
+from durable_cli.cli import installing
 from durable_cli.cli.session import Session
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ def doctor(ctx: typer.Context) -> int:
 
 
 def _pasteable(session: Session, finding: Finding) -> Finding:
-    return finding if finding.hint is None else replace(finding, hint=session.out.command(finding.hint))
+    from durable_cli.doctor import WORKER
+
+    if finding.hint is None:
+        return finding
+    hint = session.out.command(finding.hint)
+    if finding.hint == WORKER:
+        hint += f"   # or in the crontab: {installing.tick_line(session)}"
+    return replace(finding, hint=hint)
 
 
 def _tell(session: Session, findings: list[Finding]) -> None:

@@ -13,6 +13,12 @@ from durable_cli.model import Run, Status
 REPORT_LINES: Final = 40
 _OUTPUT_LINES: Final = 12
 
+_UNDONE: Final = {
+    Status.COMPENSATING: "is being compensated",
+    Status.COMPENSATED: "was compensated",
+    Status.COMPENSATION_FAILED: "its compensation failed too",
+}
+"""What became of a run whose error is that of what failed first."""
 _EXIT: Final = {Status.COMPLETED: 0, Status.CANCELLED: 5}
 
 
@@ -36,22 +42,25 @@ def print_result(run: Run, session: Session) -> None:
 
 def headline(run: Run) -> str:
     """`sync failed in step fetch (attempt 3): HTTPError: 503`, raw text."""
-    text = f"{run.workflow} {str(run.status).replace('_', ' ')}"
+    undone = _UNDONE.get(run.status)
+    text = f"{run.workflow} {run.status if undone is None else 'failed'}"
     error = run.error
-    if error is None:
-        return text
-    if error.step is not None:
+    if error is not None and error.step is not None:
         text += f" in step {error.step}"
         if error.attempt is not None:
             text += f" (attempt {error.attempt})"
+    text += "" if undone is None else f", and {undone}"
+    if error is None:
+        return text
     return f"{text}: {error.type}: {error.message}" if error.message else f"{text}: {error.type}"
 
 
-def one_line(run: Run) -> str:
+def one_line(run: Run, *, ascii_only: bool) -> str:
     """`run ID of WORKFLOW (key K) failed in step S: Type: message`, and what could not be undone; raw text."""
     key = "" if run.key is None else f" (key {run.key})"
     end = headline(run).removeprefix(run.workflow)
-    return "; ".join([f"run {run.id} of {run.workflow}{key}{end}", *stepnames.failed_undos(run)])
+    undos = stepnames.failed_undos(run, ascii_only=ascii_only)
+    return "; ".join([f"run {run.id} of {run.workflow}{key}{end}", *undos])
 
 
 def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
@@ -62,7 +71,7 @@ def failure_report(run: Run, session: Session, *, output: bool = True) -> None:
     lines += [f"  {shown(line)}" for line in more[:5]]
     key = f", key {session.shown_key(run.key)}" if run.key is not None else ""
     lines.append(f"  run {run.id}{key}")
-    lines += [f"  {shown(line)}" for line in stepnames.failed_undos(run)[:5]]
+    lines += [f"  {shown(line)}" for line in stepnames.failed_undos(run, ascii_only=out.ascii_only)[:5]]
     trace = (run.error.traceback or "") if run.error is not None else ""
     lines += _traceback_lines(trace, session)
     room = min(_OUTPUT_LINES, REPORT_LINES - len(lines) - 2)
@@ -135,17 +144,18 @@ def how_to_go_on(run: Run, session: Session) -> str:
     return session.out.command(f"durable resume {run.id}")
 
 
-def waits_until(run: Run, session: Session) -> str | None:
-    """`16:07:11 (in 13s)` for a run that is not due yet; with its day where that is another one. None: it is due."""
+def moment(due_at: int | None, session: Session, *, ages: bool = True) -> str | None:
+    """`16:07:11 (in 13s)` for a moment to come; with its day where that is another one. None: there is none, or it is
+    over. `ages` False: without the part in parentheses, for a line that is read later."""
     now = session.now()
-    if run.finished or run.due_at is None or run.due_at <= now:
+    if due_at is None or due_at <= now:
         return None
     try:
-        at, today = datetime.fromtimestamp(run.due_at / 1000), datetime.fromtimestamp(now / 1000)
+        at, today = datetime.fromtimestamp(due_at / 1000), datetime.fromtimestamp(now / 1000)
     except (OverflowError, ValueError, OSError):
-        return str(render.iso(run.due_at))
+        return str(render.iso(due_at))
     day = "" if at.date() == today.date() else f"{at:%Y-%m-%d} "
-    return f"{day}{at:%H:%M:%S} ({render.age(run.due_at, now)})"
+    return f"{day}{at:%H:%M:%S}" + (f" ({render.age(due_at, now)})" if ages else "")
 
 
 def notify(run: Run) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from durable_cli import render
+from durable_cli.cli import rests
 from durable_cli.cli.inputs import read_value
 from durable_cli.cli.runs import Fields, Header, RunArgument, RunKey, RunWorkflow
 from durable_cli.cli.session import Cell, Session, check_run_options
@@ -43,7 +44,8 @@ def send_event(
     client = session.existing()
     found = client.send_event(session.run(client, run, key, workflow).id, name, value, buffer=not no_buffer)
     session.one(render.run_document(found), lambda: None, id_field="id")
-    session.out.note(f"event {session.shown(name)} was sent to run {found.id}")
+    then = rests.to_execute(session, client, found)
+    session.out.note(f"event {session.shown(name)} was sent to run {found.id}{then}")
     return 0
 
 
@@ -71,7 +73,8 @@ def provide_input(
     session.out.guard()  # an answer with a type of the user's needs the user's code
     found = client.provide_input(named.id, name, value)
     session.one(render.run_document(found), lambda: None, id_field="id")
-    session.out.note(f"run {found.id} has its answer to {session.shown(name)}")
+    then = rests.to_execute(session, client, found)
+    session.out.note(f"run {found.id} has its answer to {session.shown(name)}{then}")
     return 0
 
 

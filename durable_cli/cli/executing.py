@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from durable_cli import render
-from durable_cli.cli import ends
+from durable_cli.cli import ends, rests, stepnames
 from durable_cli.cli.session import Session
 from durable_cli.cli.signals import Signals
 from durable_cli.core.timing import format_duration
@@ -25,26 +25,32 @@ _SAID_BADLY: Final = (Status.FAILED, Status.COMPENSATED, Status.COMPENSATION_FAI
 
 
 class Steps:
-    """What is said of each step: one line when it is over, and a live one while it runs. `silent`: nothing."""
+    """What is said of each step: one line when it is over, and a live one while it runs. `command`: the run is one of
+    `durable exec`, and what the command itself prints is all that is said of it."""
 
-    def __init__(self, session: Session, *, always: bool, silent: bool = False) -> None:
+    def __init__(self, session: Session, client: Durable, *, always: bool, command: bool = False) -> None:
+        self._session = session
+        self._client = client
         self._out = session.out
         self._shown = session.shown
-        told = always or session.out.verbose or session.out.terminal_err
-        self._said = told and not (silent or session.out.quiet)
+        self._told = (always or session.out.verbose or session.out.terminal_err) and not session.out.quiet
+        self._command = command
         self._began: dict[object, float] = {}
         self.run_id: str | None = None
         self.resting = False
+        self._asked = ""
 
     def __call__(self, progress: Progress) -> None:
         self.run_id = progress.run_id
         self.resting = progress.kind == "resting"
         if progress.kind == "step_failed" and not progress.undo:
             self._out.failed_here(progress.run_id, progress.step)
-        if not self._said:
+        if progress.kind == "taken_up" and self._told:
+            self._taken_up(progress)
+        if not self._told or self._command:
             return
-        step, message = self._shown(progress.step), self._shown(progress.message or "")
-        step = f"undo {step}" if progress.undo else step
+        step = self._shown(stepnames.of_progress(progress, ascii_only=self._out.ascii_only))
+        message = self._shown(progress.message or "")
         again = f" (attempt {progress.attempt})" if progress.attempt > 1 else ""
         if progress.kind == "step_started":
             self._began[progress.run_id, progress.place] = time.monotonic()
@@ -56,10 +62,31 @@ class Steps:
             self._out.say(f"  {self._icon('failed', '31')} {step}{again}: {message}")
         elif progress.kind == "step_retrying":
             self._out.say(f"  {self._icon('retrying', '33')} {step}{again}: {message}")
-        elif progress.kind == "replayed":
-            self._out.say(f"  {self._icon('completed', '32')} {step}  recorded before")
         elif progress.kind == "resting":
-            self._out.live(f"  {self._icon('waiting', '36')} waits until {render.iso(progress.due_at)}")
+            self._rests(progress)
+
+    def _taken_up(self, progress: Progress) -> None:
+        """A run that was there before goes on; what this call gave may not be what it goes on with."""
+        run = self._client.run(progress.run_id)
+        now, steps = self._session.now(), len(run.steps or ())
+        about = f"recorded {render.age(run.created_at, now)}, not begun yet"
+        if run.epoch > 1 or steps:
+            begun = render.age(run.created_at if run.started_at is None else run.started_at, now)
+            about = f"begun {begun}, {steps} step{'' if steps == 1 else 's'} recorded"
+        own = f"; its own {'command' if self._command else 'input'} is used, not the one given"
+        self._out.say(f"goes on with run {run.id} ({about}){own if progress.other_input else ''}")
+
+    def _rests(self, progress: Progress) -> None:
+        """What the run waits for. Where somebody has to give it that, the command stays to be copied."""
+        rest = rests.of(self._session, self._client, self._client.run(progress.run_id))
+        if rest is None:
+            return
+        line = f"  {self._icon('waiting', '36')} {rest.sentence(self._session, ages=False)}"
+        if rest.answer is None:
+            self._out.live(line)
+        elif line != self._asked:  # another branch may make it rest again and again
+            self._asked = line
+            self._out.say(f"{line}: {rest.answer}")
 
     def _icon(self, status: str, colour: str) -> str:
         return self._out.styled(render.icon(status, ascii_only=self._out.ascii_only), colour)
@@ -72,10 +99,10 @@ def execute(
     *,
     grace_ms: int,
     step_by_step: bool = False,
-    silent: bool = False,
+    command: bool = False,
 ) -> tuple[Execution, int | None]:
     """Call the client under signals and progress. Returns what it did and the signal that interrupted it."""
-    steps = Steps(session, always=step_by_step, silent=silent)
+    steps = Steps(session, client, always=step_by_step, command=command)
 
     def say(number: int, again: bool) -> None:
         _say_signal(session, number, again, grace_ms, steps)
@@ -136,13 +163,13 @@ def finish(
     run, start = execution.run, execution.start
     session.one(start_document(run, start), lambda: ends.print_result(run, session), id_field="run_id")
     if execution.interrupted or (number is not None and not run.finished):
-        return _interrupted(session, run, number)
+        return _interrupted(session, client, run, number)
     if execution.left:
-        session.out.say(_where_it_was_left(session, run, executed=execution.executed))
+        session.out.say(_where_it_was_left(session, client, run, executed=execution.executed))
         return 8
     held_before = start is not None and start.outcome is Outcome.EXISTING and not execution.executed
     if held_before and not (wait and start is not None and _unfinished(start.holder_status)):
-        code = tell_existing(session, run, works=client.has_worker, report=report)
+        code = tell_existing(session, client, run, report=report)
         return code if conflict_exit_code is None else conflict_exit_code
     if not execution.executed and not run.finished:
         assert start is not None
@@ -153,12 +180,11 @@ def finish(
     return code or int(any(others_bad))
 
 
-def _where_it_was_left(session: Session, run: Run, *, executed: bool) -> str:
-    if not executed:
-        wait = session.out.command(f"durable runs wait {run.id}")
-        return f"run {run.id} is {run.status} and not executed here; to wait on for it: {wait}"
-    until = "something comes" if run.due_at is None else render.iso(run.due_at)
-    return f"run {run.id} rests until {until}; to go on then: {ends.how_to_go_on(run, session)}"
+def _where_it_was_left(session: Session, client: Durable, run: Run, *, executed: bool) -> str:
+    if executed:
+        return rests.left(session, client, run)
+    wait = session.out.command(f"durable runs wait {run.id}")
+    return f"run {run.id} is {run.status} and not executed here; to wait on for it: {wait}"
 
 
 def _unfinished(status: Status | None) -> bool:
@@ -181,21 +207,14 @@ def note_of(outcome: Outcome, run_id: str) -> str:
     return _NOTES[outcome].format(run=run_id)
 
 
-def tell_existing(session: Session, run: Run, *, works: Callable[[], bool], report: str = "always") -> int:
-    """The key was taken and nothing was executed: say by whom. 0, or 1 if its holder ended without completing.
-
-    `works`: is a worker alive?
-    """
+def tell_existing(session: Session, client: Durable, run: Run, *, report: str = "always") -> int:
+    """The key was taken and nothing was executed: say by whom. 0, or 1 if its holder ended without completing."""
     out, key = session.out, session.shown_key(run.key)
     if not run.finished:
-        until = ends.waits_until(run, session)
-        if until is not None and not (run.owner is not None and run.owner.alive):
-            goes_on = (
-                "a worker goes on with it then"
-                if works()
-                else ("nobody executes it: it goes on with the next call after that, --wait, or a worker")
-            )
-            out.note(f"nothing started: run {run.id} holds the key {key} and waits until {until}; {goes_on}")
+        rest = rests.of(session, client, run)
+        if rest is not None:
+            what, then = rest.sentence(session), rests.goes_on(session, client, run, rest)
+            out.note(f"nothing started: run {run.id} holds the key {key} and {what}; {then}")
             return 0
         out.note(f"already {run.status}, nothing started: run {run.id} holds the key {key}")
         return 0
@@ -214,13 +233,10 @@ def tell_existing(session: Session, run: Run, *, works: Callable[[], bool], repo
     return int(bad)
 
 
-def _interrupted(session: Session, run: Run, number: int | None) -> int:
+def _interrupted(session: Session, client: Durable, run: Run, number: int | None) -> int:
     name = signal.Signals(number).name if number is not None else "stopped"
     if not session.out.json or session.out.quiet:
-        until = ends.waits_until(run, session)
-        can = "is {status} and can go on" if until is None else f"waits until {until} and can go on then"
-        can = can.format(status=run.status)
-        session.out.say(f"{name}: run {run.id} {can}: {ends.how_to_go_on(run, session)}")
+        session.out.say(f"{name}: {rests.left(session, client, run)}")
     return 128 + (number or signal.SIGINT)
 
 

@@ -29,6 +29,23 @@ def drop_empty(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[
     return [columns[number] for number in told], [[row[number] for number in told] for row in rows]
 
 
+def drop_last(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, width: int
+) -> tuple[list[str], list[list[Cell]], list[str]]:
+    """Without the last columns (but the status) that a narrow terminal has no room for, however much is cut, and their
+    names. Two stay."""
+    least = []
+    for at, name in enumerate(columns):
+        head = max((len(word) for word in name.split()), default=0)
+        widest = max([head, *(_cells(_text(row[at])) for row in rows)])
+        least.append(widest if name in _WHOLE else min(widest, max(_LEAST, head)))
+    kept = list(range(len(columns)))
+    while len(kept) > 2 and sum(least[at] for at in kept) + _TIGHT_GAP * (len(kept) - 1) > width:
+        kept.remove(next(at for at in reversed(kept) if columns[at] != "status"))
+    left = [name for at, name in enumerate(columns) if at not in kept]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows], left
+
+
 def fit(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, width: int, ascii_only: bool
 ) -> tuple[list[list[Cell]], list[int] | None]:

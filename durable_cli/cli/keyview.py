@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -85,7 +86,7 @@ def run_lines(session: Session, details: KeyDetails) -> list[str]:
     """The key view of a run for a person."""
     lines = []
     if len(details.all_runs) > 1:
-        lines.append(f"key's runs {len(details.all_runs)} (durable keys show)")
+        lines.append(f"key's runs {len(details.all_runs)} ({_command(session, 'show', details.workflow, details.key)})")
         for run in details.all_runs[:_SHOWN_RUNS]:
             word = render.status_word(str(run.status), ascii_only=session.out.ascii_only)
             holds = "  holds the key" if run.holds_key else ""
@@ -97,6 +98,11 @@ def run_lines(session: Session, details: KeyDetails) -> list[str]:
     return lines + lost_lines(session, lost_of(details))
 
 
+def _command(session: Session, verb: str, workflow: str | None, key: str | None) -> str:
+    command = f"durable keys {verb} {shlex.quote(key or '')} --workflow {workflow}"
+    return session.out.command(session.shown(command))
+
+
 def lost_lines(session: Session, lost: Sequence[Lost]) -> list[str]:
     """The newest inputs that did not run, as lines for a person."""
     lines: list[str] = []
@@ -104,7 +110,8 @@ def lost_lines(session: Session, lost: Sequence[Lost]) -> list[str]:
         lines.append(headline(session, one))
         lines += [f"    {line}" for line in diff_lines(session, one)]
     if len(lost) > _SHOWN_INPUTS:
-        lines.append(f"  {len(lost) - _SHOWN_INPUTS} more: durable keys log")
+        about = lost[0].activity
+        lines.append(f"  {len(lost) - _SHOWN_INPUTS} more: {_command(session, 'log', about.workflow, about.key)}")
     return lines
 
 

@@ -13,7 +13,7 @@ from durable_cli.cli.keylog import Yes
 from durable_cli.cli.options import check_choice
 from durable_cli.cli.session import Session
 from durable_cli.cli.starting import DryRun
-from durable_cli.core.timing import format_duration, parse_duration
+from durable_cli.core.timing import format_count, format_duration, parse_duration
 from durable_cli.errors import UsageError
 from durable_cli.model import FINISHED, Status
 
@@ -89,8 +89,9 @@ def _age(text: str) -> int:
 
 def _words(pruned: Pruned, age_ms: int) -> str:
     never = f", {pruned.never_keys_freed} of them of reuse=never" if pruned.never_keys_freed else ""
-    freed = f"; {pruned.keys_freed} keys become free{never}" if pruned.keys_freed else ""
-    return f"{pruned.runs} runs that ended {format_duration(age_ms)} ago or earlier{freed}"
+    become = "key becomes" if pruned.keys_freed == 1 else "keys become"
+    freed = f"; {pruned.keys_freed} {become} free{never}" if pruned.keys_freed else ""
+    return f"{format_count(pruned.runs, 'run')} that ended {format_duration(age_ms)} ago or earlier{freed}"
 
 
 def _tell(session: Session, pruned: Pruned | None, *, older_than: int, dry_run: bool) -> int:
@@ -99,12 +100,12 @@ def _tell(session: Session, pruned: Pruned | None, *, older_than: int, dry_run: 
             return
         if dry_run:
             words = _words(pruned, older_than)
-            session.out.answer(f"would delete {words}; and {pruned.activity} rows of activity")
+            session.out.answer(f"would delete {words}; and {format_count(pruned.activity, 'row')} of activity")
         elif not session.out.quiet:
             never = f" ({pruned.never_keys_freed} of workflows that never reuse a key)"
             session.out.answer(
-                f"pruned {pruned.runs} runs, {pruned.keys_freed} keys freed{never if pruned.never_keys_freed else ''},"
-                f" {pruned.activity} rows of activity"
+                f"pruned {format_count(pruned.runs, 'run')}, {format_count(pruned.keys_freed, 'key')} freed"
+                f"{never if pruned.never_keys_freed else ''}, {format_count(pruned.activity, 'row')} of activity"
             )
 
     session.one(_document(pruned, dry_run), human, id_field="runs")

@@ -16,7 +16,7 @@ from durable_cli.cli.session import Cell, Session, check_run_options
 from durable_cli.cli.starting import DryRun, Grace, print_id, tell_explanation
 from durable_cli.core.timing import parse_duration
 from durable_cli.errors import CannotCancel
-from durable_cli.model import Run, Status, Step
+from durable_cli.model import CancelResult, Run, Status, Step
 
 if TYPE_CHECKING:
     from durable_cli.client import Durable
@@ -114,7 +114,10 @@ def run_table(
         elif run.id in waits:
             steps = waits[run.id]
             more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
-            note = session.shown(f"{steps[0].name}: {render.waits_for(steps[0], now)}{more}")
+            name = (
+                "" if steps[0].kind in ("event", "input") else f"{steps[0].name}: "
+            )  # else what they wait for says it
+            note = session.shown(f"{name}{render.waits_for(steps[0], now)}{more}")
         elif run.due_at is not None and run.due_at > now:
             note = f"due {render.age(run.due_at, now)}"
         key = session.shown_key(run.key) + ("" if run.holds_key or run.key is None else " (not held)")
@@ -273,7 +276,7 @@ def cancel(
     check_run_options(run, key, workflow)
     client = session.reader(named=run is not None)
     if client is None:
-        _tell_cancelled(session, 0, None, None)
+        _tell_cancelled(session, CancelResult(0, None, None))
         return 0
     if dry_run:
         return tell_explanation(session, client.explain_cancel(run, key=key, workflow=workflow))
@@ -284,18 +287,21 @@ def cancel(
             run_id=result.run_id,
             status=str(result.status),
         )
-    _tell_cancelled(session, result.cancelled, result.run_id, result.status)
+    _tell_cancelled(session, result)
     return 0
 
 
-def _tell_cancelled(session: Session, cancelled: int, run_id: str | None, status: Status | None) -> None:
-    document = {"cancelled": cancelled, "run_id": run_id, "status": None if status is None else str(status)}
+def _tell_cancelled(session: Session, result: CancelResult) -> None:
+    run_id, status = result.run_id, result.status
+    document = {"cancelled": result.cancelled, "run_id": run_id, "status": None if status is None else str(status)}
 
     def human() -> None:
         if run_id is None:
             session.out.note("nothing to cancel: no run has that key")
-        elif cancelled:
-            session.out.note(f"run {run_id} is cancelled; a step that is running ends, and its result is discarded")
+        elif result.cancelled:
+            running = result.was is Status.RUNNING
+            step = "; a step that is running ends, and its result is discarded" if running else ""
+            session.out.note(f"run {run_id} is cancelled{step}")
         else:
             session.out.note(f"nothing to cancel: run {run_id} is {status}")
 

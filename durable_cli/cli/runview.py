@@ -37,14 +37,14 @@ def step_lines(session: Session, run: Run, *, now: int | None = None) -> list[st
     """A line for each recorded operation. `now`: say until when one waits as an age."""
     shown = session.shown
     lines = []
-    for step in run.steps or ():
+    for number, step in stepnames.in_order(run.steps or ()):
         icon = render.icon(str(step.status), ascii_only=session.out.ascii_only)
         took = "" if step.finished_at is None else f"  {render.span(step.finished_at - step.started_at)}"
         tries = f"  {step.attempts} attempts" if step.attempts > 1 else ""
         error = f"  {shown(f'{step.error.type}: {step.error.message}')}" if step.error else ""
         waits = f"  {shown(render.waits_for(step, now))}" if step.status is StepStatus.WAITING else ""
         name = shown(stepnames.label(step, run.steps or (), ascii_only=session.out.ascii_only))
-        lines.append(f"  {step.seq:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
+        lines.append(f"  {number:>3} {icon} {name}  {step.status}{waits}{took}{tries}{error}")
     return lines
 
 
@@ -54,4 +54,5 @@ def error_lines(session: Session, run: Run) -> list[str]:
         return []
     shown = session.shown
     lines = [f"error      {shown(line)}" for line in ends.headline(run).split("\n")]
-    return lines + [f"           {shown(line)}" for line in stepnames.failed_undos(run)]
+    undos = stepnames.failed_undos(run, ascii_only=session.out.ascii_only)
+    return lines + [f"           {shown(line)}" for line in undos]

@@ -347,7 +347,7 @@ def trigger(ctx: typer.Context, name: Name) -> int:
     found = client.run(result.run_id)
     session.one(start_document(found, result), lambda: print_id(session, found.id), id_field="run_id")
     if result.outcome is Outcome.EXISTING:
-        tell_existing(session, found, works=client.has_worker)
+        tell_existing(session, client, found)
     else:
         session.out.note(note_of(result.outcome, found.id))
     return 0

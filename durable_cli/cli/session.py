@@ -160,7 +160,7 @@ class Session:
         names = choose_fields(chosen, fields)
         if chosen is not None and form == "table":
             wanted = [{name: row[name] for name in names} for row in documents]
-            self.table(names, [[render.cell(value) for value in row.values()] for row in wanted], empty)
+            self.table(names, [[render.cell(value) for value in row.values()] for row in wanted], empty, whole=True)
         elif form == "table":
             self.table(*table(), empty)
         elif form == "json":
@@ -172,14 +172,18 @@ class Session:
                 out.note(empty)
             out.answer(rows_text(form, documents, names, header=header, id_field=id_field))
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str) -> None:
-        """A table on stdout; `empty` on stderr in its place where there is no row."""
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str, *, whole: bool = False) -> None:
+        """A table on stdout; `empty` on stderr in its place where there is no row. `whole`: with all columns."""
         out = self.out
         if not rows:
             if not out.quiet:
                 out.say(empty)
             return
         names, kept = fitting.drop_empty(columns, rows)
+        if not whole:
+            names, kept, left = fitting.drop_last(names, kept, width=out.width())
+            if any(left):
+                out.note(f"no room here for: {', '.join(filter(None, left))} (--json has all)")
         cut, widths = fitting.fit(names, kept, width=out.width(), ascii_only=out.ascii_only)
         text = render.table(
             names,

@@ -119,7 +119,8 @@ class Call:
             if self.input == "-":
                 raise UsageError("--input - reads what is typed now; give JSON or @FILE for a job that runs later")
             file_input = self.input.startswith("@")
-            argv += ["--input", "@" + os.path.abspath(self.input[1:]) if file_input else self.input]
+            path = os.path.abspath(os.path.expanduser(self.input[1:]))
+            argv += ["--input", "@" + path if file_input else self.input]
         for param in self.params:
             argv += ["-P", param]
         if self.on_duplicate is not None:
@@ -171,16 +172,9 @@ def run(
     step_by_step: Annotated[
         bool, typer.Option("--step-by-step", help="A line for each step, also without a terminal.")
     ] = False,
-    print_crontab: Annotated[
-        str | None,
-        typer.Option("--print-crontab", metavar="EXPR", help="Print this call as a crontab line; run nothing."),
-    ] = None,
-    print_systemd: Annotated[
-        bool, typer.Option("--print-systemd", help="Print this call as a systemd service and timer; run nothing.")
-    ] = False,
-    print_launchd: Annotated[
-        bool, typer.Option("--print-launchd", help="Print this call as a launchd property list; run nothing.")
-    ] = False,
+    print_crontab: installing.PrintCrontab = None,
+    print_systemd: installing.PrintSystemd = False,
+    print_launchd: installing.PrintLaunchd = False,
     timeout: Timeout = None,
     grace: Grace = "10s",
     moved: Moved = False,
@@ -194,17 +188,20 @@ def run(
     grace_ms = parse_duration(grace)
     max_wait = check_duration(max_wait)
     older_ms = None if if_older is None else parse_duration(if_older)
-    printing = (print_crontab is not None) + print_systemd + print_launchd + dry_run
-    if printing > 1:
-        raise UsageError("--print-crontab, --print-systemd, --print-launchd and --dry-run: give one of them")
-    if printing and not dry_run:
-        flags = _flags(conflict_exit_code, wait, max_wait, if_older, report, notify, step_by_step, grace, moved)
-        return _print_call(session, call, flags, print_crontab, systemd=print_systemd)
+    form = installing.asked(print_crontab, print_systemd, print_launchd, dry_run=dry_run)
+    words = [] if form is None else call.argv(session)
     value = call.value(session)
     client = session.writer(target)
     definition = call.load(session, client)
     call.check(definition, value)
     asked: dict[str, Any] = {"key": key, "on_duplicate": on_duplicate, "moved": moved, **value}
+    if form is not None:
+        more = {"-E": conflict_exit_code, "--max-wait": max_wait, "--if-older": if_older, "--wait": wait}
+        more |= {"--report": None if report == "always" else report, "--grace": None if grace == "10s" else grace}
+        more |= {"--notify": notify, "--step-by-step": step_by_step, "--moved": moved}
+        seen = client.explain_start(definition, execute=True, **asked)  # a call that would be refused is not printed
+        name = installing.job_name(session, seen.workflow, seen.key, [*([input] if input else []), *call.params])
+        return installing.tell(session, form, name, ["run", "-q", *installing.flags(more), *words], key=seen.key)
     if older_ms is not None and (recent := _recent(client, definition, key, value, older_ms)):
         return tell_recent(session, recent, dry_run=dry_run)
     if dry_run:
@@ -288,7 +285,7 @@ def start(
         begins = f"; it begins {moments.told(found.due_at, session)}" if later and found.due_at is not None else ""
         session.out.note(note_of(result.outcome, found.id) + begins)
         return 0
-    tell_existing(session, found, works=client.has_worker)
+    tell_existing(session, client, found)
     return 0 if conflict_exit_code is None else conflict_exit_code
 
 
@@ -357,43 +354,4 @@ def tell_recent(session: Session, run: Run, *, dry_run: bool) -> int:
         return tell_explanation(session, Explanation("nothing", f"{said} (--if-older)", run.workflow, run.key))
     session.one({**start_document(run, None), "outcome": str(Outcome.EXISTING)}, lambda: None, id_field="run_id")
     session.out.note(said)
-    return 0
-
-
-def _flags(
-    conflict_exit_code: int | None,
-    wait: bool,
-    max_wait: str | None,
-    if_older: str | None,
-    report: str,
-    notify: bool,
-    step_by_step: bool,
-    grace: str,
-    moved: bool,
-) -> list[str]:
-    """The options of `run` that are no part of a Call, as they were given."""
-    given = {"-E": conflict_exit_code, "--max-wait": max_wait, "--if-older": if_older}
-    flags = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    flags += ["--report", report] if report != "always" else []
-    flags += ["--grace", grace] if grace != "10s" else []
-    switches = {"--wait": wait, "--notify": notify, "--step-by-step": step_by_step, "--moved": moved}
-    return flags + [name for name, on in switches.items() if on]
-
-
-def _print_call(session: Session, call: Call, flags: list[str], expression: str | None, *, systemd: bool) -> int:
-    file = call.target.partition(":")[0]
-    if file.endswith(".py"):
-        from durable_cli.loading import find_path
-
-        find_path(file, str(session.app_dir(call.target) or os.getcwd()))
-    argv = [*installing.program(), "run", "-q", *flags, *call.argv(session)]
-    if expression is not None:
-        kind, text = "crontab", installing.crontab(expression, argv)
-    elif systemd:
-        kind, text = "systemd", installing.systemd(call.target, argv)
-    else:
-        kind, text = "launchd", installing.launchd(call.target, argv)
-    session.one({"kind": kind, "text": text, "argv": argv}, lambda: session.out.answer(text), id_field="kind")
-    if call.key is None:
-        session.out.note("without --key copies may overlap, unless the workflow derives a key from its input")
     return 0

@@ -75,12 +75,15 @@ environment of that one."""
 _CRON: Final = """\
 durable under cron (or a systemd timer, or launchd).
 
-The line, with absolute paths and % escaped, is printed by the call itself, which then runs nothing:
+The line, with its directory, absolute paths and % escaped, is printed by the call itself, which then runs nothing:
 
   durable run --key nightly flows.py --print-crontab '0 3 * * *'
-  0 3 * * * /home/me/.venv/bin/durable run -q --db /home/me/durable.db --key nightly /home/me/flows.py
+  0 3 * * * cd /home/me && /home/me/.venv/bin/durable run -q --db /home/me/durable.db --key nightly /home/me/flows.py
 
-  --print-systemd   a service and its timer       --print-launchd   a property list
+  --print-systemd   a service and its timer       --print-launchd   a property list       (daily; to be edited)
+
+They are refused as the call itself would be: a wrong input is seen now, and not in the first night. `durable exec` has
+them too. Units are named after workflow and key: another key is another job.
 
 What cron mails, with -q: nothing when the run completed, when another one holds the key and is executed by a live
 process, or when a run that was cut off was taken up and completed. A failure is one report of at most 40 lines, with

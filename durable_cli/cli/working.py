@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from durable_cli import render
-from durable_cli.cli import schedules
+from durable_cli.cli import schedules, stepnames
 from durable_cli.cli.session import Session
 from durable_cli.cli.signals import Signals
 from durable_cli.cli.starting import DryRun
-from durable_cli.core.timing import format_duration, parse_duration
+from durable_cli.core.timing import format_count, format_duration, parse_duration
 from durable_cli.errors import DurableError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def worker(
 
     The first INT, TERM or HUP drains: nothing new is claimed, running steps may end, the rest is given back; exit 0.
     The second one (or the end of the grace) stops at once. Code is loaded from where a start recorded it, or from a
-    MODULE (none named: those of the configuration), whose @schedule lines are brought into the database too.
+    MODULE (none named: those of the configuration), whose @schedule lines are brought into the database too. At the end
+    it says what it did: a turn (`claimed` in --json) is a run executed until it rested or ended.
     """
     session: Session = ctx.obj
     grace_ms = parse_duration(grace)
@@ -82,7 +83,8 @@ def tick(ctx: typer.Context, concurrency: Concurrency = 16, grace: Grace = "10s"
     """Do all that is due now, then exit: for cron, where no worker is wanted.
 
     Exit 1 where something due could not be done (its code cannot be loaded, say). A run that ends failed is told on
-    stderr, as `durable run` does, and leaves the exit code alone.
+    stderr, as `durable run` does, and leaves the exit code alone. A turn (`claimed` in --json) is a run executed until
+    it rested or ended: one run may take many.
     """
     session: Session = ctx.obj
     grace_ms = parse_duration(grace)
@@ -177,7 +179,7 @@ def _progress(session: Session) -> Callable[[Progress], None]:
         if progress.kind == "step_failed" and not progress.undo and len(seen) == 1:
             session.out.failed_here(progress.run_id, progress.step)  # beside others nobody knows who wrote what
         if session.out.verbose and progress.kind != "step_started":
-            step = f"undo {progress.step}" if progress.undo else progress.step
+            step = stepnames.of_progress(progress, ascii_only=session.out.ascii_only)
             what = f"{progress.run_id} {progress.kind.replace('_', ' ')} {step}".rstrip()
             session.out.say(session.shown(f"{what}: {progress.message}" if progress.message else what))
 
@@ -194,7 +196,7 @@ def _ends(session: Session, client: Durable) -> Callable[[str, dict[str, Any]], 
         held_too_long = str(fields.get("error", "")).endswith("(max_hold)")
         told = event in _BAD_ENDS or (event == "run.cancelled" and held_too_long)
         if told or (event == "run.completed" and out.verbose):
-            line = session.shown(ends.one_line(client.run(str(fields["run_id"]))))
+            line = session.shown(ends.one_line(client.run(str(fields["run_id"])), ascii_only=out.ascii_only))
             out.say(f"{out.styled('error:', '1;31')} {line}" if told else line)
 
     return tell
@@ -245,9 +247,13 @@ def _tell_due(session: Session, due: Due | None) -> None:
     }
 
     def human() -> None:
-        lines = [f"{len(orphans)} orphaned runs would be adopted", f"{len(overdue)} overdue runs would be ended"]
-        lines += [f"{len(runs)} due runs would be executed", *document["run_ids"]]
-        fires = [f"{len(document['schedules'])} schedules would be looked at", *document["schedules"]]
+        lines = [
+            f"{format_count(len(orphans), 'orphaned run')} would be adopted",
+            f"{format_count(len(overdue), 'overdue run')} would be ended",
+            f"{format_count(len(runs), 'due run')} would be executed",
+            *document["run_ids"],
+        ]
+        fires = [f"{format_count(len(document['schedules']), 'schedule')} would be looked at", *document["schedules"]]
         session.out.answer("\n".join([*lines, *(fires if document["schedules"] else [])]))
 
     session.one(document, human, id_field="due")

@@ -90,6 +90,52 @@ def parent_place(branch: str) -> Place | None:
     return parent, int(last.partition(":")[0])
 
 
+UNDO: Final = "compensate"
+"""The kind of the steps that undo others."""
+
+
+def names(step: Step, history: Mapping[Place, Step]) -> tuple[str, ...]:
+    """What tells an operation from others of its name: the branches it is in, then its own name; `resize[2]` in a map.
+
+    A step that undoes another has that one's: they are recorded in the order in which the others completed, newest first.
+    """
+    if step.kind == UNDO:
+        done = sorted(
+            (one for one in history.values() if one.undo_order is not None), key=lambda one: -(one.undo_order or 0)
+        )
+        undone = done[step.seq - 1] if step.seq <= len(done) else None
+        return (step.name,) if undone is None or undone.name != step.name else names(undone, history)
+    parts: list[str] = []
+    bare = False
+    branch = step.branch
+    while (place := _around(branch)) is not None:
+        name = _unescaped(branch.rpartition("/")[2].partition(":")[2])
+        group = history.get(place)
+        if group is not None and group.kind == "map":
+            bare = bare or (not parts and group.name == step.name)
+            name = f"{group.name}[{name}]"
+        parts.append(name)
+        branch = place[0]
+    return (*reversed(parts), *(() if bare else (step.name,)))
+
+
+def number(place: Place) -> str:
+    """Where an operation stands, for a list: `3`, and `3.1` inside of a branch of 3."""
+    around = _around(place[0])
+    return str(place[1]) if around is None else f"{number(around)}.{place[1]}"
+
+
+def _around(branch: str) -> Place | None:
+    try:
+        return parent_place(branch)
+    except ValueError:  # a path of another make
+        return None
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("%3A", ":").replace("%2F", "/").replace("%25", "%")
+
+
 def position(place: Place) -> str:
     """A place for a person: "operation 3", "operation 2 of branch 'left'"."""
     branch, seq = place

@@ -80,6 +80,11 @@ def format_age(milliseconds: int) -> str:
     return f"{seconds}s"
 
 
+def format_count(number: object, what: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def backoff_ms(*, attempt: int, backoff: str, base_ms: int, max_delay_ms: int, jitter: float, dice: float) -> int:
     """How long to wait after failed attempt `attempt` (1 is the first).
 

@@ -165,11 +165,13 @@ ORDER BY s.child_id, s.branch
 
 
 def waiting_of(tx: Tx, rows: Sequence[int]) -> dict[int, list[Step]]:
-    """The operations that wait, of some runs (by row id)."""
+    """The operations that wait and are still needed, of some runs (by row id): not those around them, nor branches of
+    what was decided without them."""
     found: dict[int, list[Step]] = {}
     sql = (
-        f"SELECT run_id, {_COLUMNS} FROM durable_steps WHERE status = 'waiting'"
-        " AND run_id IN (SELECT value FROM json_each(:rows)) ORDER BY run_id, branch, seq"
+        f"SELECT run_id, {_COLUMNS} FROM durable_steps s WHERE status = 'waiting'"
+        " AND kind NOT IN ('parallel', 'map', 'race')"
+        f" AND run_id IN (SELECT value FROM json_each(:rows)) AND {STILL_WANTED} ORDER BY run_id, branch, seq"
     )
     for row in tx.rows(sql, rows=json.dumps(list(rows))):
         found.setdefault(row.pop("run_id"), []).append(from_row(row))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +175,48 @@ def test_an_imported_line_is_fired(cron: Cron) -> None:
         assert [str(run.status) for run in it.runs()] == ["completed"]
     log = cron.call("logs", "last")
     assert [line.split("\t")[-1] for line in log.splitlines()] == ["from% stdin", "second line", "hello"]
+
+
+def printed(cron: Cron, there: Path, *argv: str) -> str:
+    """The line of a call that is made in a directory, as cron would run it here, where durable is not installed."""
+    done = subprocess.run(
+        [str(cron.durable), argv[0], "--print-crontab", "1 1 * * *", *argv[1:]],
+        cwd=there,
+        env={"HOME": str(cron.home), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    line = done.stdout.strip().removeprefix("1 1 * * * ")
+    return line.replace(f"{sys.executable} -m durable_cli", shlex.quote(str(cron.durable)))
+
+
+def test_a_printed_line_begins_where_the_call_was_made(cron: Cron) -> None:
+    """What is relative in an input, or in a command, means the same under cron."""
+    there = cron.home / "a %dir"
+    there.mkdir()
+    (there / "flows.py").write_text(FLOWS.replace("return ctx", "open('kept', 'w').close()\n    return ctx"))
+    (there / "in.json").write_text("false")
+    (there / "tool").write_text("#!/bin/sh\npwd > made\n")
+    (there / "tool").chmod(0o755)
+    run = printed(cron, there, "run", "flows.py:beat", "--input", "@in.json", "--key", "k")
+    assert run.startswith(f"cd '{cron.home}/a \\%dir' && ")
+    assert cron.raw(run) == (0, "")
+    assert (there / "kept").exists()
+    assert cron.raw(printed(cron, there, "exec", "--key", "k", "--", "./tool")) == (0, "")
+    assert (there / "made").read_text() == f"{there}\n"
+
+
+def test_a_printed_command_does_not_need_the_path(cron: Cron) -> None:
+    """Its program is named in full, its own words are left alone, and so are the options of the call."""
+    line = printed(
+        cron, cron.home, "exec", "--key", "k", "--timeout", "5m", "-E", "9", "--wait", "--", "sh", "-c", "true %"
+    )
+    command = line.partition(" && ")[2].replace("\\%", "%")
+    words = shlex.split(command)
+    assert words[1:4] == ["exec", "-q", "--db"]
+    assert words[5:] == [
+        *("--key", "k", "-E", "9", "--wait", "--timeout", "5m", "--"),
+        *(shutil.which("sh", path="/usr/bin:/bin") or "", "-c", "true %"),
+    ]
+    assert cron.raw(line) == (0, "")

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -240,9 +241,7 @@ def test_runs_that_nobody_executes(durable, clock):
     assert found(durable, "workers") == []
     clock.advance(2 * M)
     message = "1 run: due for more than 5m, and no worker is there to execute them"
-    assert found(durable, "workers") == [
-        ("warning", message, "durable worker   # or in the crontab: * * * * * durable -q tick")
-    ]
+    assert found(durable, "workers") == [("warning", message, "durable worker")]
     durable._engine.become("worker")
     assert found(durable, "workers") == [
         ("warning", "1 run: due for more than 5m although a worker lives", f"durable runs show {run_id}")
@@ -438,3 +437,11 @@ def test_order_of_findings():
     """Errors first, notes last."""
     three = [doctor.Finding("x", severity, severity) for severity in ("note", "error", "warning")]
     assert [one.severity for one in doctor.worst(three)] == ["error", "warning", "note"]
+
+
+def test_the_line_for_a_crontab_is_one_that_cron_can_run(cli):
+    """With the program and the database in full: cron knows neither PATH nor DURABLE_DB. The same after an import."""
+    line = f"* * * * * {sys.executable} -m durable_cli -q tick --db {cli.db}"
+    told = cli("schedules", "import", "-", stdin=b"0 1 * * * true\n").err.splitlines()
+    assert told[-2:] == ["schedules are fired by durable worker, or by this line in the crontab:", f"  {line}"]
+    assert f"mend: durable worker   # or in the crontab: {line}\n" in cli("doctor").out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -543,6 +544,52 @@ def test_printed_units(cli):
     assert words[words.index("--key") + 1] == "<&>"
     assert words[words.index("--app-dir") + 1] == str(cli.dir)
     assert not cli.db.exists()
+
+
+@pytest.mark.parametrize("form", [["--print-crontab", "@daily"], ["--print-systemd"], ["--print-launchd"]])
+def test_what_would_be_refused_every_night_is_not_printed(cli, form):
+    """Exit code and reason are those of the call itself, and nothing is written."""
+    for argv in (
+        ["run", "flows:sync", "--input", '"x"'],
+        ["run", "flows:sync", "--key", ""],
+        ["run", "flows:nope"],
+        ["run", "flows:once", "--key", "k", "--on-duplicate", "run_again"],
+        ["exec", "--key", "", "--", "true"],
+        ["exec", "--timeout", "x", "--", "true"],
+    ):
+        told = cli(*argv[:1], *form, *argv[1:])
+        real = cli(*argv)
+        assert (told.code, told.out) == (real.code, ""), argv
+        assert told.err == real.err
+    assert cli("exec", *form, "-n", "--", "true").code == 2
+
+
+def test_each_job_has_a_name_of_its_own(cli):
+    """By workflow and key, whatever the directory; where letters cannot tell two apart a hash does, the same each time."""
+
+    def name(*argv, env=None):
+        unit = cli(*argv[:1], "--print-systemd", *argv[1:], env={"DURABLE_DB": ""} | (env or {})).out
+        [service] = re.findall(r"^# ~/.config/systemd/user/(.*)\.service$", unit, re.M)
+        plist = cli(*argv[:1], "--print-launchd", *argv[1:], env={"DURABLE_DB": ""} | (env or {})).out
+        assert f"<string>{service.replace('durable-', 'durable.', 1)}</string>" in plist
+        return service
+
+    assert name("run", "flows:sync", "--key", "docs") == "durable-sync-docs"
+    assert name("run", str(cli.dir / "flows.py:sync"), "--key", "docs") == "durable-sync-docs"
+    assert name("run", "flows:sync") == "durable-sync"
+    assert name("exec", "--name", "sync", "--key", "docs", "--", "true") == "durable-sync-docs"
+    others = [
+        name("run", "flows:sync", "--key", "a b"),
+        name("run", "flows:sync", "--key", "a%b"),
+        name("run", "flows:sync", "--key", "é" * 100),
+        name("run", "flows:sync", "--input", "5"),
+        name("exec", "--name", "a-b", "--key", "c", "--", "true"),
+        name("exec", "--name", "a", "--key", "b-c", "--", "true"),
+        name("exec", "--name", "a", "--key", "b", "--", "true", env={"DURABLE_DB": str(cli.db)}),
+    ]
+    assert len(set(others)) == len(others)
+    assert all(re.fullmatch(r"durable-[A-Za-z0-9_.-]{1,110}", other) for other in others)
+    assert name("run", "flows:sync", "--key", "a b") == others[0]
 
 
 @pytest.mark.parametrize("expression", ["", "* * * *", "@never", "* * * * * *", "*/5 * * *\n*"])

@@ -86,6 +86,7 @@ def normal(text: str, cli, names: dict[str, str]) -> str:
     for run_id in cli("runs", "list", "--format", "ids").out.split():  # not by their looks: one may be a word
         text = text.replace(run_id, "<new>")
     text = re.sub(r"(/\S+/)?python3?(\.\d+)? -m durable_cli", "<durable>", text)
+    text = re.sub(r"(?<=-)[0-9a-f]{8}(?=[.\s])", "<hash>", text)
     text = re.sub(r'", line \d+', '", line <n>', text)
     text = re.sub(r"[─-]{20,}", "<rule>", text)
     return re.sub(r" {3,}", "   ", text)

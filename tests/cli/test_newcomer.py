@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -9,7 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 from durable_cli import render
-from durable_cli.cli import fitting
+from durable_cli.cli import fitting, stepnames
+from durable_cli.model import Step, StepStatus
 
 MORE = """
 from durable_cli import Context, Retry, workflow
@@ -44,6 +46,31 @@ def fan(ctx: Context) -> None:
 """
 
 
+MORE += """
+
+@workflow
+def arms(ctx: Context) -> None:
+    def arm(c: Context) -> None:
+        c.run("build", lambda: None)
+        c.run("push", lambda: None, compensate=lambda _: None)
+
+    ctx.run("push", lambda: None, compensate=_bad)
+    ctx.parallel({"arm": arm, "x86": arm}, concurrency=1)
+    ctx.run("publish", _bad)
+
+
+@workflow
+async def aarms(ctx) -> None:
+    async def arm(c) -> None:
+        await c.run("build", lambda: None)
+        await c.run("push", lambda: None, compensate=lambda _: None)
+
+    await ctx.run("push", lambda: None, compensate=_bad)
+    await ctx.parallel({"arm": arm, "x86": arm}, concurrency=1)
+    await ctx.run("publish", _bad)
+"""
+
+
 @pytest.fixture
 def more(cli):
     (cli.dir / "more.py").write_text(MORE)
@@ -60,9 +87,9 @@ def test_params_for_an_input_that_is_no_object(more):
 def test_a_line_for_a_file_that_is_not_there(more, form):
     """Exit 3 as `run` would; a word on the missing key at a terminal (here -v)."""
     assert more("run", "nope.py:x", *form).code == 3
-    assert more("run", "more.py:text", *form).err == ""
-    assert "without --key" in more("run", "more.py:text", *form, "-v").err
-    assert "without --key" not in more("run", "more.py:text", *form, "-v", "--key", "k").err
+    assert more("run", "more.py:nap", *form).err == ""
+    assert "without --key" in more("run", "more.py:nap", *form, "-v").err
+    assert "without --key" not in more("run", "more.py:nap", *form, "-v", "--key", "k").err
 
 
 def test_steps_by_branch_and_undo_steps_by_name(more):
@@ -77,6 +104,25 @@ def test_steps_by_branch_and_undo_steps_by_name(more):
     shown = more("runs", "show", "last").out
     assert "✗ undo reserve  failed" in shown
     assert "undo reserve failed: ValueError" in shown
+
+
+@pytest.mark.parametrize("name", ["arms", "aarms"])
+def test_steps_of_one_name_are_told_apart(more, name):
+    """In the lines of their progress, of a worker too, and in what is undone."""
+    said = more("run", f"more:{name}", "--step-by-step").err
+    lines = [
+        re.sub("  [\\d.]+s$|: .*", "", line) for line in said.splitlines() if line.startswith("  ") and line[2] in "✓✗"
+    ]
+    undone = ["✓ undo x86 › push", "✓ undo arm › push", "✗ undo push"]
+    built = ["✓ push", "✓ arm › build", "✓ arm › push", "✓ x86 › build", "✓ x86 › push", "✗ publish", *undone]
+    assert [line.strip() for line in lines] == built
+    shown = more("runs", "show", "last").out
+    for one in undone:
+        assert f" {one}  " in shown
+    assert "undo push failed: ValueError" in said
+    assert "undo arm > push" in more("runs", "show", "last", env={"LANG": "C"}).out
+    more("start", f"more:{name}")
+    assert re.search(r"step completed undo arm › push$", more("tick", "-v").err, re.M)
 
 
 def test_a_kept_holder_that_failed(cli):
@@ -130,7 +176,7 @@ def test_a_worker_tells_of_bad_ends(more, wait_for):
     time.sleep(0.2)
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=20)
-    step = "compensation failed in step charge (attempt 1): ValueError: no\\x1b[31m"
+    step = "failed in step charge (attempt 1), and its compensation failed too: ValueError: no\\x1b[31m"
     assert err.decode() == f"error: run {bad} of saga {step}; undo reserve failed: ValueError: no\\x1b[31m\n"
 
 
@@ -148,3 +194,77 @@ def test_tables_at_80_columns():
     assert str(cut[2]).endswith("…")
     [plain], _ = fitting.fit(names, rows, width=80, ascii_only=True)
     assert str(plain[4]).endswith("x...")
+
+
+def test_steps_in_the_order_of_their_places(more):
+    """Those of branches stand behind the operation that has them, numbered after it; undo steps last."""
+    more("run", "more:arms")
+    steps = [
+        line[:24].split()
+        for line in more("runs", "show", "last").out.splitlines()
+        if re.match(r"^ +[\d.]* [✓✗] ", line)
+    ]
+    assert [step[0] for step in steps] == ["1", "2", "2.1", "2.2", "2.1", "2.2", "3", "✓", "✓", "✗"]
+    more("run", "more:fan")
+    shown = more("runs", "show", "last").out
+    numbers = re.findall(r"^ +([\d.]+) ✓ (\S.*?)  completed", shown, re.M)
+    assert numbers == [
+        *(("1", "resize"), ("1.1", "resize[0]"), ("1.1", "resize[1]"), ("2", "parallel")),
+        *(("2.1", "left › parallel"), ("2.1.1", "left › a/b › deep")),
+    ]
+
+
+def test_items_of_a_map_stand_in_their_order():
+    """By number, not as text."""
+    steps = [
+        Step(branch, 1, "run", "a", StepStatus.COMPLETED, 1, 0, 0, 0, None, "1", None)
+        for branch in ("/1:10", "/1:9", "")
+    ]
+    assert [step.branch for _, step in stepnames.in_order(steps)] == ["", "/1:9", "/1:10"]
+
+
+def test_a_saga_that_was_undone_failed(more):
+    """The step failed; that it was compensated is what became of it."""
+    assert more("run", "more:saga").err.startswith(
+        "error: saga failed in step charge (attempt 1), and its compensation failed too: ValueError: no"
+    )
+    (more.dir / "more.py").write_text(MORE.replace("compensate=_bad", "compensate=lambda _: None"))
+    assert more("run", "more:saga").err.startswith(
+        "error: saga failed in step charge (attempt 1), and was compensated: ValueError: no"
+    )
+
+
+def test_hints_that_can_be_followed(more):
+    """The key in the command on the key; no app-dir for an absolute path."""
+    for _ in range(2):
+        more("run", "flows:sync", "--key", "a b")
+    assert "key's runs 2 (durable keys show 'a b' --workflow sync)" in more("runs", "show", "last").out
+    gone = more("run", "/nowhere/nope.py")
+    assert (gone.code, gone.err) == (3, "error: there is no file /nowhere/nope.py\n")
+    near = more("run", str(more.dir / "mor.py"))
+    assert near.err.splitlines()[-1] == "hint: did you mean more.py?"
+    assert "--app-dir" in more("run", "nope.py").err
+
+
+def test_what_a_cancel_says(more, wait_for):
+    """Of a running step only where one runs."""
+    more("start", "flows:quiet", "--key", "k")
+    assert more("cancel", "--key", "k", "-v").err.splitlines()[-1].endswith(" is cancelled")
+    process = more.process("run", "flows:slow", "--key", "s", "-q")
+    wait_for((more.dir / "began").exists)
+    said = more("cancel", "--key", "s", "-v").err.splitlines()[-1]
+    assert said.endswith(" is cancelled; a step that is running ends, and its result is discarded")
+    (more.dir / "go").touch()
+    assert process.wait(20) == 5
+
+
+def test_tables_on_a_narrow_terminal(more):
+    """What has no room is left out, and named; never the status, nor what --fields asks for."""
+    more("run", "flows:sync", "--key", "k")
+    for width in (45, 38):
+        shown = more("keys", "list", "--format", "table", "-v", env={"COLUMNS": str(width)})
+        assert max(cell_len(line) for line in shown.out.splitlines()) <= width
+        assert "✓ completed" in shown.out
+        assert "no room here for: " in shown.err
+    asked = more("keys", "list", "--format", "table", "--fields", "key,runs,holder_id", env={"COLUMNS": "20"})
+    assert (asked.err, "holder_id" in asked.out) == ("", True)

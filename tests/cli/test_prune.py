@@ -35,7 +35,7 @@ def test_prune_of_one_workflow_and_of_some_statuses(cli):
     """Narrowed by both; what was deleted is the answer, but not under -q."""
     for flow in ("sync", "quiet", "bad"):
         cli("run", f"flows:{flow}")
-    told = "pruned 1 runs, 0 keys freed, 0 rows of activity\n"
+    told = "pruned 1 run, 0 keys freed, 0 rows of activity\n"
     assert cli("prune", "--older-than", "0s", "--workflow", "sync").all == (0, told, "")
     assert cli("prune", "--older-than", "0", "--workflow", "sync", "-q").all == (0, "", "")
     assert [run["workflow"] for run in cli("runs", "list", "--json").document] == ["bad", "quiet"]
@@ -145,3 +145,11 @@ def test_a_worker_applies_the_retention(cli, wait_for):
     wait_for(lambda: json.loads(cli("runs", "list", "--json").out) == [])
     worker.terminate()
     assert worker.wait(20) == 0
+
+
+def test_one_of_a_thing_is_told_as_one(cli):
+    """Before and after, with the key that becomes free."""
+    cli("run", "flows:sync", "--key", "k")
+    would = cli("prune", "--older-than", "0s", "-n").out
+    assert would.startswith("would delete 1 run that ended 0s ago or earlier; 1 key becomes free; and ")
+    assert cli("prune", "--older-than", "0s").out.startswith("pruned 1 run, 1 key freed, ")

@@ -123,6 +123,6 @@ def test_the_json_topic_names_the_fields(cli):
 
 def test_the_lines_for_cron_are_accepted(cli):
     """The line that the topic shows parses, options and all."""
-    line = re.search(r"^  0 3 \* \* \* \S+/durable (.*)$", TOPICS["cron"][1], re.MULTILINE)
+    line = re.search(r"^  0 3 \* \* \* cd \S+ && \S+/durable (.*)$", TOPICS["cron"][1], re.MULTILINE)
     assert line is not None
     assert cli(*line[1].split(), "--help").code == 0

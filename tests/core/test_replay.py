@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from durable_cli.core import replay
@@ -39,3 +41,36 @@ def test_ending_before_the_record_does_is_a_mismatch() -> None:
     assert replay.left_over(history, "", 1) == replay.Mismatch("operation 2", "run 'b'", None)
     assert replay.left_over(history, "", 2) is None
     assert replay.left_over(history, "x", 0) == replay.Mismatch("operation 1 of branch 'x'", "run 'a'", None)
+
+
+def test_the_names_of_operations() -> None:
+    """By their branches; an undo step by what it undoes, and by its own name where the record fits no longer."""
+
+    def at(branch: str, seq: int, name: str, kind: str = "run", undo_order: int | None = None) -> Step:
+        return replace(step(seq, name, kind), branch=branch, undo_order=undo_order)
+
+    steps = [
+        at("", 1, "push", undo_order=1),
+        at("", 2, "parallel", "parallel"),
+        at("/2:a%2Fb", 1, "push", undo_order=3),
+        at("/2:a%2Fb", 2, "resize", "map"),
+        at("/2:a%2Fb/2:1", 1, "resize", undo_order=2),
+        at("~undo", 1, "push", "compensate"),
+        at("~undo", 2, "resize", "compensate"),
+        at("~undo", 3, "push", "compensate"),
+        at("~undo", 4, "gone", "compensate"),
+    ]
+    history = {(one.branch, one.seq): one for one in steps}
+    deep = ("a/b", "resize[1]")
+    names = [
+        ("push",),
+        ("parallel",),
+        ("a/b", "push"),
+        ("a/b", "resize"),
+        deep,
+        ("a/b", "push"),
+        deep,
+        ("push",),
+        ("gone",),
+    ]
+    assert [replay.names(one, history) for one in steps] == names

@@ -215,3 +215,17 @@ def test_without_httpx(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> Non
     done, _ = run(durable, "plain", "GET", "http://127.0.0.1:1/")
     assert (done.error.type, done.steps[0].attempts) == ("MissingExtra", 1)
     assert "pip install 'durable-cli[http]'" in done.error.message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attempts_are_counted_across_retries_of_the_run(durable: Durable, server: Server, kind: str) -> None:
+    """As for ctx.run; the idempotency key is one for all of them."""
+    server.answer(503)
+    options = {"retry": Retry(max_attempts=2, base="1ms", jitter=0)}
+    first, _ = run(durable, kind, "POST", server.url, **options)
+    assert (first.status, first.steps[0].attempts) == (Status.FAILED, 2)
+    durable.retry(first.id)
+    again = durable.resume(first.id).run
+    assert (again.status, again.steps[0].attempts) == (Status.FAILED, 4)
+    assert len({headers["idempotency-key"] for _, _, headers, _ in server.asked}) == 1
+    assert len(server.asked) == 4

@@ -371,3 +371,21 @@ def test_commands_of_branches_run_at_once(real: Durable, tmp_path: Path) -> None
 
     result = real.execute(workflow(name="meeting")(body)).run.result
     assert json.loads(result or "null") == {"a": "met\n", "b": "met\n"}
+
+
+# -- attempts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attempts_are_counted_across_retries_of_the_run(durable: Durable, kind: str, tmp_path: Path) -> None:
+    """As for ctx.run: the command is told its number, and the record forgets no attempt; the budget is fresh."""
+    told = tmp_path / "told"
+    script = f'echo $DURABLE_ATTEMPT >> "{told}"; test $DURABLE_ATTEMPT -ge 5'
+    first, _ = run(durable, kind, ["sh", "-c", script], retry=Retry(max_attempts=2, base="1ms", jitter=0))
+    assert (first.status, told.read_text().split()) == ("failed", ["1", "2"])
+    for expected in ("failed", "completed"):
+        durable.retry(first.id)
+        assert durable.resume(first.id).run.status == expected
+    assert told.read_text().split() == ["1", "2", "3", "4", "5"]
+    [step] = durable.run(first.id).steps or ()
+    assert (step.attempts, step.failures) == (5, 0)
