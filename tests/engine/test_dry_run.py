@@ -21,7 +21,7 @@ from durable_cli.errors import (
     WorkflowMoved,
 )
 from durable_cli.model import Outcome
-from durable_cli.testing import Clock
+from durable_cli.testing import Clock, Engine
 
 POLICIES = ("use_existing", "error", "cancel_existing", "run_again", "send_event:poke")
 DAY = 86_400_000
@@ -144,13 +144,13 @@ def answer_of(act: Callable[[], Any]) -> tuple[Outcome | None, str | None]:
     ("holder", "options"),
     [(one, other) for one in HOLDERS for other in OPTIONS if other != "never" or not one.endswith("a run waits")],
 )
-def test_a_start_does_what_its_dry_run_says(db: Path, holder: str, options: str, entrance: str) -> None:
+def test_a_start_does_what_its_dry_run_says(holder: str, options: str, entrance: str) -> None:
     """Every kind of holder, every policy: the outcome, the holder, who is executed, and when."""
-    for number, policy in enumerate(POLICIES):
+    for policy in POLICIES:
         if options == "never" and policy == "run_again":
             continue
-        clock = Clock()
-        with Durable(db.with_name(f"{number}.db"), clock=clock, sleep=lambda s, c=clock: c.advance(1000)) as durable:
+        with Engine(one_at_a_time=False) as engine:  # a file that is gone afterwards, with its descriptors
+            durable, clock = engine.durable, engine.clock
             flow = define(**OPTIONS[options])
             HOLDERS[holder](durable, clock, flow)
             durable.cancel(durable.start(flow, key="other").run_id)
