@@ -28,6 +28,7 @@ from durable_cli.cli import (
     runs,
     schedules,
     starting,
+    top,
     topics,
     watching,
     workflows,
@@ -93,6 +94,7 @@ def build() -> Group:
     app.add_typer(group)
     app.command("stats", cls=Command)(keys.stats)
     app.command("activity", cls=Command)(activity.activity)
+    app.command("top", cls=Command)(top.top)
     app.command("prune", cls=Command)(prune.prune)
     app.command("check", cls=Command)(check.check)
     app.command("doctor", cls=Command)(doctor.doctor)
