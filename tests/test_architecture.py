@@ -32,7 +32,7 @@ owners listeners
 request reopening settling starting explaining
 engine lookup catalogue keylog logs outlook overview pruning housekeeping
 execution failing entering operations capture waits branches children shell http outside calls context faces undoing
-commands loading codeload
+commands loading codeload firststeps
 runner foreground producing replaying
 firing scheduling fires
 worker
@@ -43,7 +43,7 @@ testing pytest_plugin
 render
 cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals cli.screen
 cli.following cli.bulk cli.stepnames cli.ends cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.top cli.keylog cli.keys cli.logs cli.events
-cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.topics
+cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.init cli.topics
 cli.app cli.complete
 __main__
 """.split()  # noqa: SIM905  (a literal would be 150 lines)
