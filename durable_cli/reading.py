@@ -36,6 +36,7 @@ from durable_cli.values import MAX_VALUE_BYTES
 if TYPE_CHECKING:
     from durable_cli.catalogue import WorkflowDetails
     from durable_cli.keylog import KeyEvent, Lost, Replayable
+    from durable_cli.overview import Overview
 
 T = TypeVar("T")
 AnyWorkflow = WorkflowFunction[..., Any] | Definition | str
@@ -254,6 +255,12 @@ class Reader:
         begin = self._begin(since)
         now = self._engine.now()
         return self._read(lambda tx: Stats(**reports.stats(tx, now=now, workflow=workflow, since=begin)))
+
+    def overview(self, *, limit: int | None = None, activity: int = 10) -> Overview:
+        """What is going on now: runs by status, unfinished runs (at most `limit`), live processes, the last activity."""
+        from durable_cli.overview import look  # late: a `durable run` from cron does not need it
+
+        return look(self._engine, limit=limit, activity=activity)
 
     def logs(self, run: str, *, after: int = 0) -> list[LogEntry]:
         """What a run printed and logged, in pieces; of a long output, its beginning and its end.

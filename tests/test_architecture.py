@@ -26,13 +26,13 @@ core.cron_items core.cron_fields core.cron core.crontab core.schedules core.diff
 store.process store.contention store.failures store.files store.filesystem store.guard store.library store.transaction store.schema
 store.copying store.joined store.database store.checkpoint store.compacting store.console store.checks store.history store.runs store.transitions
 store.workflows store.owners store.events store.schedules store.activity store.logs store.reports store.pruning
-store.clock store.health store.facts
+store.clock store.health store.facts store.overview
 usercode places zones keyrules values inputs defined definition declaring importing
 owners listeners
 request adopting reopening settling starting explaining
-engine lookup catalogue keylog logs outlook timekeeping pruning housekeeping
+engine lookup catalogue keylog logs outlook overview timekeeping pruning housekeeping
 execution failing entering operations capture waits branches children shell http outside calls context faces undoing
-commands loading codeload
+commands loading codeload firststeps
 runner foreground producing replaying
 firing scheduling fires
 worker
@@ -42,8 +42,8 @@ codecheck.names codecheck.rules codecheck.scopes codecheck.steps codecheck.visit
 testing pytest_plugin
 render
 cli.output cli.options cli.config cli.fitting cli.session cli.errors cli.asking cli.inputs cli.moments cli.installing cli.signals cli.screen
-cli.following cli.bulk cli.stepnames cli.ends cli.rests cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.keylog cli.keys cli.logs cli.events
-cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.topics
+cli.following cli.bulk cli.stepnames cli.ends cli.rests cli.executing cli.starting cli.keyview cli.runview cli.runs cli.watching cli.commands cli.activity cli.top cli.keylog cli.keys cli.logs cli.events
+cli.schedules cli.crontabs cli.workflows cli.prune cli.working cli.check cli.doctor cli.db cli.init cli.topics
 cli.app cli.complete
 __main__
 """.split()  # noqa: SIM905  (a literal would be 150 lines)

@@ -21,6 +21,7 @@ from durable_cli.cli import (
     doctor,
     errors,
     events,
+    init,
     keylog,
     keys,
     logs,
@@ -28,6 +29,7 @@ from durable_cli.cli import (
     runs,
     schedules,
     starting,
+    top,
     topics,
     watching,
     workflows,
@@ -95,9 +97,11 @@ def build() -> Group:
     app.add_typer(group)
     app.command("stats", cls=Command)(keys.stats)
     app.command("activity", cls=Command)(activity.activity)
+    app.command("top", cls=Command)(top.top)
     app.command("prune", cls=Command)(prune.prune)
     app.command("check", cls=Command)(check.check)
     app.command("doctor", cls=Command)(doctor.doctor)
+    app.command("init", cls=Command)(init.init)
     app.command("help", cls=Command)(topics.show_help)
     group = _typer("Schedules: what is started by itself, and when.", "schedules")
     for name, command in {**schedules.COMMANDS, "import": crontabs.import_crontab}.items():

@@ -173,7 +173,9 @@ def _arguments(state: _Typed, typed: str) -> Iterable[Candidate]:
         return _workflows(state)
     if wanted == "TARGET":
         return [*_workflows(state), *_files(typed, suffix=".py")]
-    return ()
+    if wanted == "[DIR]":
+        return _files(typed, suffix=None)
+    return _files(typed, suffix="") if wanted == "FILE" else ()
 
 
 def _files(typed: str, *, suffix: str | None) -> Iterator[Candidate]:

@@ -58,6 +58,13 @@ def cut(line: str, width: int, *, ascii_only: bool = False) -> str:
     return kept + mark[:width] + ("\x1b[0m" if len(parts) > 1 else "")
 
 
+def cells(line: str) -> int:
+    """How many cells of the terminal a line takes."""
+    from rich.cells import cell_len
+
+    return cell_len(_STYLE.sub("", line))
+
+
 def size(out: Output) -> tuple[int, int]:
     """Columns and lines of the terminal that stdout is."""
     found = out.terminal_size()
@@ -108,9 +115,7 @@ class Block:
 
     def _back(self, columns: int) -> str:
         """To the first line of the last drawing. A terminal that became narrower has wrapped what did not fit."""
-        from rich.cells import cell_len
-
-        rows = sum(max(1, -(-cell_len(_STYLE.sub("", line)) // columns)) for line in self._lines)
+        rows = sum(max(1, -(-cells(line) // columns)) for line in self._lines)
         return f"\x1b[{rows}A\r" if rows else "\r"
 
 
@@ -157,6 +162,10 @@ class Screen:
         columns, rows = size(self._out)
         shown = [cut(line, columns, ascii_only=self._out.ascii_only) for line in lines[:rows]]
         self._out.draw("\x1b[H" + "\r\n".join(f"\x1b[2K{line}" for line in shown) + "\x1b[J")
+
+    def rows(self) -> int:
+        """How many lines a drawing has."""
+        return size(self._out)[1]
 
     def wait(self, seconds: float) -> str:
         """Wait, at most so long. The key that was pressed; empty where none was (a signal ends the wait too)."""

@@ -68,7 +68,7 @@ def copy(
         if replace:
             os.replace(part, target)
         else:
-            _give_name(part, target)
+            files.give_name(part, target)
         return size
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -115,18 +115,6 @@ def _sync(part: Path) -> int:
         return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
-
-
-def _give_name(part: Path, target: Path) -> None:
-    """Rename, but never over a file that somebody made in the meantime, as far as the file system can promise that."""
-    try:
-        os.link(part, target)
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links here (FAT): look and rename
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-        os.rename(part, target)
 
 
 def _full(place: Path) -> DiskFull:

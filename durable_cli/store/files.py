@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
@@ -90,6 +91,21 @@ def make_empty(path: Path) -> bool:
         os.close(descriptor)
     sync_directory(path.parent)
     return True
+
+
+def give_name(part: Path, target: Path) -> None:
+    """Give a file that is whole its name, but never over one that is there, as far as the file system can promise that.
+
+    Raises FileExistsError. Where hard links work, `part` is left behind as a second name.
+    """
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here (FAT): look and rename
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        os.rename(part, target)
 
 
 def others_may_write(about: os.stat_result) -> bool:

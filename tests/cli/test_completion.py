@@ -49,7 +49,11 @@ def test_options_that_are_completed_are_the_real_ones(path, command):
     ("words", "typed", "found"),
     [
         ([], "ru", {"run", "runs"}),
-        (["runs"], "", {"list", "show", "wait"}),
+        (["runs"], "", {"list", "show", "wait", "watch"}),
+        (["db"], "", {"path", "info", "check", "backup", "vacuum", "migrate", "shell"}),
+        ([], "t", {"top", "tick"}),
+        (["top"], "--e", {"--every"}),
+        ([], "in", {"init", "input", "inputs"}),
         (["--json", "runs"], "l", {"list"}),
         (["key"], "", {"list", "show"}),
         (["runs", "list", "--status"], "comp", {"completed", "compensating", "compensated", "compensation_failed"}),
