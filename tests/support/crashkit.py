@@ -249,10 +249,12 @@ class _Nursery:
 
     def answer(self, deadline_s: float) -> int:
         assert self._process.stdout is not None
-        # Unbuffered reads, or a line in the buffer would be invisible to select.
+        # Unbuffered reads, or a line in the buffer would be invisible to poll.
         line = b""
         while not line.endswith(b"\n"):
-            ready = select.select([self._process.stdout], [], [], deadline_s)[0]
+            watched = select.poll()  # `select` ends at 1,024 open files
+            watched.register(self._process.stdout, select.POLLIN)
+            ready = watched.poll(deadline_s * 1000)
             assert ready, f"no answer from the nursery after {deadline_s} s"
             byte = os.read(self._process.stdout.fileno(), 1)
             assert byte, "the nursery died"
