@@ -258,6 +258,8 @@ class Output:
             return
         self._clear_live()
         text = render.ascii_text(line) if self.ascii_only else line
+        with contextlib.suppress(OSError):  # a line that wraps could not be taken away whole
+            text = render.clip(text, os.get_terminal_size(self._err).columns - 1, ascii_only=self.ascii_only)
         self._live = text
         self._write(self._err, text.encode("utf-8", "backslashreplace"))
 

@@ -74,7 +74,7 @@ def decide_claim(
     if due_at is not None:
         return Claimable(False, "it is not due yet")
     if status is Status.WAITING:
-        return Claimable(False, "it waits for an event")
+        return Claimable(False, "it waits for an event or an answer")
     return Claimable(True)
 
 
