@@ -26,7 +26,8 @@ def user_traceback(error: BaseException) -> str:
 
     Not where durable itself failed: then its frames are what there is to know."""
     told = TracebackException(type(error), error, error.__traceback__, capture_locals=False)
-    if isinstance(error, DurableError) or not (told.stack and told.stack[-1].filename.startswith(_OURS)):
+    users = isinstance(error, DurableError | SyntaxError)  # of a SyntaxError, the file is in the error itself
+    if users or not (told.stack and told.stack[-1].filename.startswith(_OURS)):
         _leave_ours_out(told)
     text = "".join(told.format())
     return text if len(text) <= _LONGEST else "...\n" + text[-_LONGEST:]

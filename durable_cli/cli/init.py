@@ -37,7 +37,8 @@ def init(
     firststeps.refuse(path)
     name = _free_name(session, file)
     argv = [*installing.program(), "run", "-q", *Call(file, _KEY, None, (), None, False).argv(session)]
-    crontab, systemd = installing.crontab(_WHEN, argv), installing.systemd(name, argv)
+    there = str(path.parent)
+    crontab, systemd = installing.crontab(_WHEN, argv, cwd=there), installing.systemd(name, argv, cwd=there)
     named = [] if session.db is None else ["--db", str(session.place(file).path)]
     run = shlex.join(["durable", "run", *named, file, "--key", name])
     firststeps.write(path, name)

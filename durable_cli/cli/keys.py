@@ -131,7 +131,7 @@ def stats(ctx: typer.Context, workflow: Workflow = None, since: Since = None, he
     client = session.reader(named=False)
     document = stats_document(None if client is None else client.stats(workflow=workflow, since=since))
     form = session.out.list_format()
-    if form in ("table", "json", "jsonl"):
+    if form in ("table", "json", "jsonl", "ids"):  # ids: refused there
         session.one(document, lambda: _show_stats(session, document), id_field="keys")
     else:
         rows = list(_counts(document))

@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from durable_cli.definition import definitions, forget, register
 from durable_cli.store import files
 
 
 @pytest.fixture
-def here(cli: Any) -> Any:
-    """A directory without a flows.py."""
+def here(cli: Any) -> Iterator[Any]:
+    """A directory without a flows.py, in a process that knows no other workflow named `first`."""
     (cli.dir / "flows.py").unlink()
-    return cli
+    others = definitions()
+    for definition in others:
+        forget(definition.name)
+    yield cli
+    for definition in others:
+        register(definition)
 
 
 def test_it_runs_as_it_stands(here: Any) -> None:

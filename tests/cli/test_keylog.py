@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import time
 
 import pytest
@@ -290,8 +291,9 @@ class Terminal:
         self.seen = ""
 
     def until(self, text):
-        end = time.monotonic() + 20
-        while text not in self.seen and time.monotonic() < end:
+        watched = select.poll()
+        watched.register(self.fd, select.POLLIN)
+        while text not in self.seen and watched.poll(20_000):
             try:
                 self.seen += os.read(self.fd, 4096).decode()
             except OSError:
@@ -343,7 +345,7 @@ def test_prune_asks_a_person(keyed):
     """With what would go; nothing to delete is no question."""
     run_id = keyed("run", "flows:once", "--key", "k", "--json").document["run_id"]
     terminal = Terminal(keyed, "prune", "--older-than", "0s")
-    terminal.until("delete 1 runs that ended 0s ago or earlier; 1 keys become free, 1 of them of reuse=never? [y/N]")
+    terminal.until("delete 1 run that ended 0s ago or earlier; 1 key becomes free, 1 of them of reuse=never? [y/N]")
     terminal.says("n\n")
     assert terminal.code() == 1
     assert keyed("show", run_id).code == 0

@@ -173,7 +173,7 @@ def test_bare_durable_is_help_without_a_database_and_a_screen_with_one(cli):
     assert not cli.db.exists()
     cli("run", "flows:sync", "--key", "k")
     screen = cli()
-    assert screen.out.startswith(f"{cli.db}\n1 completed; 1 keys held\n")
+    assert screen.out.startswith(f"{cli.db}\n1 completed; 1 key held\n")
     assert cli("--json").document["runs"] == {"completed": 1}
 
 

@@ -282,7 +282,7 @@ def test_each_step_of_several_at_once_has_its_own_time(monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = Output({"LANG": "C.UTF-8"})
     out.verbose, out.say = True, said.append
-    steps = Steps(SimpleNamespace(out=out, shown=str), always=True)
+    steps = Steps(SimpleNamespace(out=out, shown=str), None, always=True)
     for at, kind, branch in (
         (0, "step_started", "a"),
         (1, "step_started", "b"),

@@ -179,8 +179,14 @@ def test_a_tick_leaves_nothing_to_itself(durable: Durable) -> None:
 
 def orphan(durable: Durable, flow: Any, what: Any = None) -> str:
     run_id = durable.start(flow, what, delay="1h").run_id  # not due: a worker that is there must not be quicker
-    own(durable, run_id, dead_owner(durable))
-    change(durable, "UPDATE durable_runs SET status = 'running', due_at = NULL WHERE public_id = :id", id=run_id)
+    owner = dead_owner(durable)
+    change(  # at once: a worker that is there adopts it in between
+        durable,
+        "UPDATE durable_runs SET status = 'running', due_at = NULL, owner_id = :owner, epoch = 1,"
+        " started_at = created_at WHERE public_id = :id",
+        owner=owner,
+        id=run_id,
+    )
     return run_id
 
 
@@ -504,9 +510,8 @@ def test_a_thread_that_cannot_be_started_leaves_nothing_behind(
     monkeypatch.setattr("durable_cli.worker.POLL_S", 0.01)
     with working(real.path) as worker:
         until(lambda: not real.runs(unfinished=True) and len(real.runs()) > 3, "all runs, and one of the schedule")
-        assert worker.engine.mine() == set()
-        assert not worker.busy
-        assert worker.counts.claimed == len(real.runs())
+        until(lambda: worker.counts.claimed == len(real.runs()), "each of them counted")
+        until(lambda: not worker.busy and worker.engine.mine() == set(), "nothing left in hand")
     assert len(failed) == 4
     assert {real.run(one).status for one in ids} == {Status.COMPLETED}
     assert "no more threads can be started" in caplog.text

@@ -135,11 +135,11 @@ class Process:
         self._look("write", n, "after")
         return result
 
-    def _watched_read(self, question: Callable[[Tx], Any]) -> Any:
+    def _watched_read(self, question: Callable[[Tx], Any], **options: Any) -> Any:
         self._wait_while_suspended()
         if self.dead:
             raise Crash()
-        return self._read(question)
+        return self._read(question, **options)
 
     def _look(self, what: str, n: int, phase: str) -> None:
         if self.dead:
