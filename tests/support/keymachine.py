@@ -157,9 +157,8 @@ class KeyMachine(World):
             assert was
             assert execution.run.status == run["status"], "it has ended instead"
             heir = self.model.holder(run["workflow"], run["key"]) if run["key"] is not None else None
-            if heir is not None and heir["id"] in self.model.claimable():
-                self.model.begin(heir, process.name)  # the run that waited behind it goes on here
-                SEEN["claimed"] += 1
+            promoted = heir is not None and heir["id"] in self.model.claimable()
+            SEEN["claimed"] += self.model.inherit(heir if promoted else None, process.name) is not None
             return
         assert run["id"] in self.model.claimable()
         self.model.begin(run, process.name)

@@ -158,10 +158,13 @@ class Runs:
 
     def _ended(self, run: Run, status: str) -> str | None:
         owner = run["owner"]
-        heir = self._finish(run, status)
+        return self.inherit(self._finish(run, status), owner)
+
+    def inherit(self, heir: Run | None, by: str) -> str | None:
+        """Who ends a run executes the one that takes its key, if nobody else would: a worker that lives."""
         if heir is None or (self.workers - self.dead) or heir["due"] > self.now:
             return None
-        self.begin(heir, owner)
+        self.begin(heir, by)
         self.seen["executed what it promoted"] += 1
         return str(heir["id"])
 
