@@ -43,6 +43,12 @@ class Schedulers:
         return read(self._folder / f"{name}.swept") == at
 
     def stop_at_next_fire(self, name: str) -> None:
+        """Once it executes no run any more: a thread of its own would be stopped with it in the middle of a write."""
+        swept = self._folder / f"{name}.swept"
+        with Durable(self._db) as it:
+            until(lambda: not it.runs(unfinished=True), "the end of all runs")
+        swept.unlink()
+        until(swept.exists, f"{name}, with nothing in hand")
         (self._folder / f"{name}.stop").touch()
 
     def end(self) -> None:
