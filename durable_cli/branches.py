@@ -112,6 +112,10 @@ class _Group:
         """The branches that failed, by name."""
         return {name: one.error for name, one in self.outcomes.items() if one.error is not None}
 
+    def cut_off(self) -> list[str]:
+        """The branches that were left when the operation was decided without them."""
+        return [name for name, one in self.outcomes.items() if one.leave is not None]
+
     def values(self) -> dict[str, Any]:
         """The values of the branches that completed, by name."""
         return {name: one.value for name, one in self.outcomes.items() if one.completed}
@@ -165,7 +169,7 @@ async def parallel(
             return group.values()
         first = group.first or ""
         error = errors[first] if first else _failed(step, group)
-        await _record_end(operations, _ended(operations, step, first, error, errors))
+        await _record_end(operations, _ended(operations, step, first, error, errors, group.cut_off()))
         raise _noted(operations, step, error)
 
 
@@ -324,6 +328,7 @@ def _ended(
     decided: str | None,
     error: Exception | None,
     errors: Mapping[str, Exception] | None = None,
+    cut_off: Sequence[str] = (),
 ) -> Step:
     now = operations.execution.now()
     details = {**(step.details or {}), "decided": decided}
@@ -340,4 +345,6 @@ def _ended(
         seq=step.seq,
     )
     details["failed"] = places
+    if cut_off:
+        details["cut_off"] = list(cut_off)
     return replace(step, status=StepStatus.FAILED, finished_at=now, error=told, details=details)

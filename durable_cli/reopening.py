@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from durable_cli.core.replay import GROUPS, Place, parent_place
+from durable_cli.core.replay import GROUPS, Place, child_branch, parent_place
 from durable_cli.model import Run, Status, Step, StepStatus
 from durable_cli.store import history, runs
 from durable_cli.store.database import Tx
@@ -62,10 +62,16 @@ class _Reopening:
             history.forget(self.tx, self.run, *place)
 
     def _open_group(self, step: Step) -> None:
-        details = {name: value for name, value in (step.details or {}).items() if name not in ("decided", "failed")}
+        was = step.details or {}
+        details = {name: value for name, value in was.items() if name not in ("decided", "failed", "cut_off")}
         history.wait_again(self.tx, self.run, step.branch, step.seq, details=details)
-        for branch, seq in (step.details or {}).get("failed", ()):
+        for branch, seq in was.get("failed", ()):
             self.open((branch, seq))
+        for name in was.get("cut_off", ()):
+            # Recorded, and the branch was cut off before it could see it: nobody caught it.
+            last = history.last_of(self.tx, self.run, child_branch((step.branch, step.seq), name))
+            if last is not None and last.status is StepStatus.FAILED:
+                self.open((last.branch, last.seq))
 
     def calls(self) -> None:
         """The calls that went on when the run ended: mostly, their children were cancelled with it."""

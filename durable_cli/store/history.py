@@ -109,6 +109,16 @@ def at(tx: Tx, run: int, branch: str, seq: int) -> Step | None:
     return from_row(row) if row else None
 
 
+def last_of(tx: Tx, run: int, branch: str) -> Step | None:
+    """The operation of a branch that was recorded last."""
+    row = tx.row(
+        f"SELECT {_COLUMNS} FROM durable_steps WHERE run_id = :run AND branch = :branch ORDER BY seq DESC LIMIT 1",
+        run=run,
+        branch=branch,
+    )
+    return from_row(row) if row else None
+
+
 _TRY_AGAIN = """
 UPDATE durable_steps SET status = 'retrying', failures = 0, finished_at = NULL, due_at = :now
 WHERE run_id = :run AND branch = :branch AND seq = :seq AND status = 'failed'

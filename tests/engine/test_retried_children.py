@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from bothways import KINDS, define
-from enginekit import Boom, claim
+from enginekit import Boom, change, claim
 
 from durable_cli import Durable, Status
 from durable_cli.runner import take_turn
+from durable_cli.store import history
 from durable_cli.testing import Clock
 
 broken = [False]
@@ -134,7 +135,8 @@ def test_a_child_that_was_pruned(durable: Durable, clock: Clock, kind: str) -> N
     assert ended(durable, run_id) == ("completed", 1)
 
 
-def test_a_child_that_failed_unseen(durable: Durable, kind: str) -> None:
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_child_that_failed_unseen(durable: Durable, kind: str, recorded: bool) -> None:
     """Its parent ended before it could look: it would fail at once, so the child is retried with it."""
     child = child_of(kind)
 
@@ -154,6 +156,15 @@ def test_a_child_that_failed_unseen(durable: Durable, kind: str) -> None:
         durable.send_event(run.id, "go")
     durable.tick()
     assert durable.run(run_id).status is Status.FAILED
+    if recorded:  # the other branch had got as far as the record, and was cut off before it could see it
+        failure = next(run for run in durable.runs(workflow="child")).error
+        assert failure is not None
+        change(
+            durable,
+            "UPDATE durable_steps SET status = 'failed', error = :error, finished_at = started_at"
+            " WHERE kind = 'call' AND status = 'waiting'",
+            error=history.error_text(failure),
+        )
     broken[0] = False
     durable.retry(run_id)
     durable.tick()
